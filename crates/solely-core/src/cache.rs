@@ -1,0 +1,127 @@
+//! Cache entries with three ages.
+//!
+//! ```text
+//!   updated ──────── fresh_until ──────── stale_until ──────── keep_until
+//!            fresh: serve         stale: serve,        gone: not served,
+//!                                 refresh behind       kept for replay
+//! ```
+//!
+//! An entry is a row of the store; whatever else holds a copy of it holds a copy. A write may
+//! carry a version (a fence): it then needs a higher one than what is stored, so that a late
+//! answer never overwrites a newer one.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+use crate::clock::Timestamp;
+use crate::error::StoreError;
+use crate::json::Json;
+
+/// How old an entry is, on the store's clock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Age {
+    /// Serve it.
+    Fresh,
+    /// Serve it, and have it refreshed.
+    Stale,
+    /// Do not serve it as an answer; it is kept for those who were told of it.
+    Gone,
+}
+
+/// Which entry.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct EntryKey {
+    /// Whose: `enrich:wolt`, `products:tours`.
+    pub space: String,
+    /// Which one.
+    pub key: String,
+}
+
+impl EntryKey {
+    /// A key within a space.
+    pub fn new(space: impl Into<String>, key: impl Into<String>) -> Self {
+        Self { space: space.into(), key: key.into() }
+    }
+}
+
+/// An entry as it stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// Which one.
+    pub key: EntryKey,
+    /// What it holds.
+    pub value: Json,
+    /// The version it was written with.
+    pub version: u64,
+    /// When it was written.
+    pub updated_at: Timestamp,
+    /// Until when it is fresh.
+    pub fresh_until: Timestamp,
+    /// Until when it may be served at all.
+    pub stale_until: Timestamp,
+    /// Its age when it was read.
+    pub age: Age,
+}
+
+/// How long an entry lives, from when it is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lifetimes {
+    /// It is fresh for this long,
+    pub fresh: Duration,
+    /// and may be served for this long in all,
+    pub stale: Duration,
+    /// and is kept for this long in all.
+    pub keep: Duration,
+}
+
+/// When a write may replace what is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Overwrite {
+    /// In any case; the version grows by one.
+    Always,
+    /// Only with a version above the stored one.
+    Above(u64),
+}
+
+/// An entry to be written.
+#[derive(Clone, Debug)]
+pub struct PutEntry {
+    /// Which one.
+    pub key: EntryKey,
+    /// What it holds.
+    pub value: Json,
+    /// How long it lives.
+    pub lifetimes: Lifetimes,
+    /// When it may replace what is there.
+    pub overwrite: Overwrite,
+}
+
+/// What became of a write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Put {
+    /// It is stored, with this version.
+    Stored {
+        /// The version it has now.
+        version: u64,
+    },
+    /// A write with this or a higher version was there before; nothing changed.
+    Outdated {
+        /// The version that is stored.
+        version: u64,
+    },
+}
+
+/// The transitions of entries.
+#[async_trait]
+pub trait CacheStore: Send + Sync {
+    /// The entries of these keys, in order; none for one that is not there or is past its
+    /// `keep_until`.
+    async fn entries(&self, keys: Vec<EntryKey>) -> Result<Vec<Option<Entry>>, StoreError>;
+
+    /// Writes entries in one transaction; each is judged by its own version.
+    async fn put_entries(&self, entries: Vec<PutEntry>) -> Result<Vec<Put>, StoreError>;
+
+    /// Forgets an entry. True if there was one.
+    async fn forget_entry(&self, key: EntryKey) -> Result<bool, StoreError>;
+}

@@ -1,0 +1,45 @@
+//! The primitives that solely stands on, and the runtime that drives them.
+//!
+//! | module | noun | who decides |
+//! |---|---|---|
+//! | [`job`] | durable unique work, claimed and settled under a fence | the job's row |
+//! | [`lease`] | a named right with an end and a growing fence | the lease's row |
+//! | [`cache`] | an entry with three ages: fresh, stale, gone | the entry's row, by version |
+//! | [`event`] | timeline, audit and outbox in one table | written with what it tells of |
+//! | [`upstream`] | timeout, concurrency, shared rate, breaker, pause | local but for rate and pause |
+//! | [`liveness`] | which processes are alive | the store's clock |
+//! | [`commit`] | claim → effect → settle as one value, one transaction | the engine |
+//!
+//! There is no SQL and no HTTP server here. A store is whatever implements [`store::Store`];
+//! every engine passes the same conformance suite. Systems hand engines *values*
+//! ([`commit::Commit`]), never callbacks, which is how an effect and the completion of the
+//! job that caused it share a transaction without core knowing what a transaction is.
+
+pub mod bus;
+pub mod cache;
+pub mod check;
+pub mod clock;
+pub mod commit;
+pub mod error;
+pub mod event;
+pub mod fault;
+pub mod feed;
+pub mod id;
+pub mod job;
+pub mod json;
+pub mod lease;
+pub mod limits;
+pub mod liveness;
+pub mod metrics;
+pub mod queue;
+pub mod store;
+pub mod upkeep;
+pub mod upstream;
+pub mod worker;
+
+pub use clock::{Clock, Timestamp};
+pub use commit::{Commit, Effect, Settled, Verdict};
+pub use error::StoreError;
+pub use id::{JobId, LeaseId, ProcessId};
+pub use json::Json;
+pub use store::Store;

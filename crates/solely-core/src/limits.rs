@@ -1,0 +1,69 @@
+//! Every bound in one place. A limit that is not here does not exist; one that is configurable
+//! has its default here.
+
+use std::time::Duration;
+
+/// Keys of one lease.
+pub const LEASE_KEYS_MAX: usize = 64;
+/// Bytes of one key (of a lease, a job, an entry) and of a lease's owner.
+pub const KEY_BYTES_MAX: usize = 512;
+/// The shortest and the longest life of a lease.
+pub const LEASE_TTL_MIN: Duration = Duration::from_millis(100);
+/// See [`LEASE_TTL_MIN`].
+pub const LEASE_TTL_MAX: Duration = Duration::from_secs(24 * 60 * 60);
+/// The longest that a caller may wait for a lease.
+pub const LEASE_WAIT_MAX: Duration = Duration::from_secs(60);
+/// Callers that may wait for leases in one process.
+pub const LEASE_WAITERS_MAX: usize = 10_000;
+/// A waiter looks again at least this often, should its wake-up be lost.
+pub const LEASE_POLL: Duration = Duration::from_secs(1);
+
+/// Bytes of one job's payload and attributes together.
+pub const JOB_PAYLOAD_BYTES_MAX: usize = 1024 * 1024;
+/// Jobs of one enqueue.
+pub const ENQUEUE_BATCH_MAX: usize = 1_000;
+/// Jobs of one claim, and commits of one settlement.
+pub const CLAIM_BATCH_MAX: usize = 256;
+/// The least urgent priority; 0 is the most urgent.
+pub const PRIORITY_LAST: u8 = 9;
+/// The priority of a job that does not say.
+pub const PRIORITY_DEFAULT: u8 = 5;
+/// Deliveries of a job that does not say.
+pub const JOB_ATTEMPTS: u32 = 5;
+/// Deliveries a job may ask for.
+pub const JOB_ATTEMPTS_MAX: u32 = 10_000;
+/// Bytes of an error kept with a job.
+pub const ERROR_BYTES_MAX: usize = 2_000;
+/// Dead letters looked at by one redrive.
+pub const REDRIVE_MAX: u32 = 10_000;
+
+/// A worker looks for jobs at least this often, should a wake-up be lost.
+pub const WORKER_POLL: Duration = Duration::from_secs(2);
+/// Between two heartbeats.
+pub const BEAT_EVERY: Duration = Duration::from_secs(1);
+/// A process that has not beaten for this long is dead.
+pub const DEAD_AFTER: Duration = Duration::from_secs(5);
+/// Between two looks for jobs whose worker is gone.
+pub const RESCUE_EVERY: Duration = Duration::from_secs(1);
+/// How long a rescuer holds a job that it dead-letters.
+pub const RESCUE_LOCK: Duration = Duration::from_secs(30);
+/// Between two rounds of pruning.
+pub const PRUNE_EVERY: Duration = Duration::from_secs(30);
+/// Rows that one pruning transaction may delete, per table.
+pub const PRUNE_BATCH: u32 = 500;
+
+/// Items of a page of a listing, and of one that does not say.
+pub const PAGE_MAX: u32 = 200;
+/// See [`PAGE_MAX`].
+pub const PAGE_DEFAULT: u32 = 50;
+
+/// Commands waiting for the embedded store's writer; one more is refused.
+pub const WRITER_QUEUE: usize = 8_192;
+/// Housekeeping commands waiting for it.
+pub const WRITER_HOUSEKEEPING_QUEUE: usize = 64;
+/// Commands that share one commit.
+pub const WRITER_BATCH: usize = 512;
+/// Reads waiting for the embedded store's readers; one more is refused.
+pub const READER_QUEUE: usize = 1_024;
+/// Connections of the embedded store that only read.
+pub const READERS: usize = 2;

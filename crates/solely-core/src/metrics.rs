@@ -1,0 +1,183 @@
+//! Metrics, with a registry of their own: library users and parallel tests have theirs.
+
+use std::time::Duration;
+
+use prometheus_client::encoding::{EncodeLabelSet, text};
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
+use prometheus_client::registry::Registry;
+
+use crate::error::StoreError;
+use crate::job::Enqueued;
+use crate::lease::WaitedLease;
+use crate::queue::Queue;
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct QueueLabel {
+    queue: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct QueueOutcome {
+    queue: String,
+    outcome: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Outcome {
+    outcome: &'static str,
+}
+
+/// How a delivery ended, as counted.
+pub const SETTLEMENTS: [&str; 7] = ["completed", "retried", "postponed", "released", "dead", "skipped", "stale"];
+const ENQUEUES: [&str; 4] = ["created", "again", "duplicate", "window"];
+const ACQUISITIONS: [&str; 4] = ["acquired", "held", "too_many", "error"];
+
+/// Every metric of the primitives, registered at zero.
+pub struct Metrics {
+    registry: Registry,
+    enqueued: Family<QueueOutcome, Counter>,
+    settled: Family<QueueOutcome, Counter>,
+    run_seconds: Family<QueueLabel, Histogram>,
+    wait_seconds: Family<QueueLabel, Histogram>,
+    depth: Family<QueueLabel, Gauge>,
+    dead: Family<QueueLabel, Gauge>,
+    oldest_age_ms: Family<QueueLabel, Gauge>,
+    rescued: Counter,
+    leases: Family<Outcome, Counter>,
+    lease_wait_seconds: Histogram,
+    pruned: Counter,
+    upkeep_failures: Counter,
+}
+
+fn seconds() -> Histogram {
+    Histogram::new(exponential_buckets(0.000_5, 2.5, 14))
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        Self::new(&[])
+    }
+}
+
+impl Metrics {
+    /// Metrics with every label of these queues at zero.
+    pub fn new(queues: &[String]) -> Self {
+        let mut metrics = Self {
+            registry: Registry::default(),
+            enqueued: Family::default(),
+            settled: Family::default(),
+            run_seconds: Family::new_with_constructor(seconds),
+            wait_seconds: Family::new_with_constructor(seconds),
+            depth: Family::default(),
+            dead: Family::default(),
+            oldest_age_ms: Family::default(),
+            rescued: Counter::default(),
+            leases: Family::default(),
+            lease_wait_seconds: seconds(),
+            pruned: Counter::default(),
+            upkeep_failures: Counter::default(),
+        };
+        metrics.register();
+        metrics.zero(queues);
+        metrics
+    }
+
+    fn register(&mut self) {
+        let r = self.registry.sub_registry_with_prefix("solely");
+        r.register("jobs_enqueued", "Jobs asked for, by outcome", self.enqueued.clone());
+        r.register("jobs_settled", "Deliveries ended, by outcome", self.settled.clone());
+        r.register("job_run_seconds", "Time per delivery", self.run_seconds.clone());
+        r.register("job_wait_seconds", "From due to claimed", self.wait_seconds.clone());
+        r.register("queue_depth", "Jobs that wait", self.depth.clone());
+        r.register("queue_dead", "Dead letters", self.dead.clone());
+        r.register("queue_oldest_age_ms", "How long the oldest due job has been due", self.oldest_age_ms.clone());
+        r.register("jobs_rescued", "Jobs taken back from workers that were gone", self.rescued.clone());
+        r.register("leases_acquired", "Leases asked for, by outcome", self.leases.clone());
+        r.register("lease_wait_seconds", "Time to get, or not to get, a lease", self.lease_wait_seconds.clone());
+        r.register("pruned_rows", "Rows deleted past their retention", self.pruned.clone());
+        r.register("upkeep_failures", "Rounds of housekeeping that failed", self.upkeep_failures.clone());
+    }
+
+    fn zero(&self, queues: &[String]) {
+        for outcome in ACQUISITIONS {
+            let _ = self.leases.get_or_create(&Outcome { outcome });
+        }
+        for queue in queues {
+            let label = QueueLabel { queue: queue.clone() };
+            for outcome in ENQUEUES {
+                let _ = self.enqueued.get_or_create(&QueueOutcome { queue: queue.clone(), outcome });
+            }
+            for outcome in SETTLEMENTS {
+                let _ = self.settled.get_or_create(&QueueOutcome { queue: queue.clone(), outcome });
+            }
+            let _ = (self.run_seconds.get_or_create(&label), self.wait_seconds.get_or_create(&label));
+            let _ = (self.depth.get_or_create(&label), self.dead.get_or_create(&label));
+            let _ = self.oldest_age_ms.get_or_create(&label);
+        }
+    }
+
+    /// All of it in the Prometheus text format.
+    pub fn text(&self) -> String {
+        let mut out = String::new();
+        // Writing to a string cannot fail.
+        let _ = text::encode(&mut out, &self.registry);
+        out
+    }
+
+    pub(crate) fn enqueued(&self, queue: &str, outcome: &Enqueued) {
+        let outcome = match outcome {
+            Enqueued::Created => "created",
+            Enqueued::Again { .. } => "again",
+            Enqueued::Duplicate { .. } => "duplicate",
+            Enqueued::InWindow { .. } => "window",
+        };
+        self.enqueued.get_or_create(&QueueOutcome { queue: queue.to_owned(), outcome }).inc();
+    }
+
+    pub(crate) fn settled(&self, queue: &str, outcome: &'static str) {
+        self.settled.get_or_create(&QueueOutcome { queue: queue.to_owned(), outcome }).inc();
+    }
+
+    pub(crate) fn delivered(&self, queue: &str, waited: Duration, ran: Duration) {
+        let label = QueueLabel { queue: queue.to_owned() };
+        self.wait_seconds.get_or_create(&label).observe(waited.as_secs_f64());
+        self.run_seconds.get_or_create(&label).observe(ran.as_secs_f64());
+    }
+
+    pub(crate) fn rescued(&self, jobs: usize) {
+        self.rescued.inc_by(jobs as u64);
+    }
+
+    pub(crate) fn pruned(&self, rows: u64) {
+        self.pruned.inc_by(rows);
+    }
+
+    pub(crate) fn upkeep_failed(&self) {
+        self.upkeep_failures.inc();
+    }
+
+    pub(crate) fn lease_acquired(&self, outcome: &Result<WaitedLease, StoreError>, waited: Duration) {
+        let outcome = match outcome {
+            Ok(WaitedLease::Acquired(_)) => "acquired",
+            Ok(WaitedLease::Held(_)) => "held",
+            Ok(WaitedLease::TooManyWaiting) => "too_many",
+            Err(_) => "error",
+        };
+        self.leases.get_or_create(&Outcome { outcome }).inc();
+        self.lease_wait_seconds.observe(waited.as_secs_f64());
+    }
+
+    /// Sets the gauges of the queues.
+    pub fn queues(&self, queues: &[Queue]) {
+        let gauge = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
+        for queue in queues {
+            let label = QueueLabel { queue: queue.name.clone() };
+            self.depth.get_or_create(&label).set(gauge(queue.ready));
+            self.dead.get_or_create(&label).set(gauge(queue.dead));
+            self.oldest_age_ms.get_or_create(&label).set(gauge(queue.oldest_age_ms));
+        }
+    }
+}

@@ -1,0 +1,152 @@
+//! Queues as people see them: listings of jobs, counts, pauses.
+//!
+//! A pause is a timestamp that is compared at claim time: it ends by itself, and there is no
+//! resume that could be lost.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use serde::Serialize;
+
+use crate::bus::{Bus, Topic};
+use crate::clock::Timestamp;
+use crate::commit::{Commit, Settled};
+use crate::error::StoreError;
+use crate::id::JobId;
+use crate::job::{Enqueued, Job, JobState, NewJob, ReviveRequest, Revived};
+use crate::limits;
+use crate::metrics::Metrics;
+use crate::store::Store;
+
+/// Which jobs a listing shows, newest first.
+#[derive(Clone, Debug, Default)]
+pub struct JobFilter {
+    /// Only of this queue.
+    pub queue: Option<String>,
+    /// Only in this state.
+    pub state: Option<JobState>,
+    /// Only of this key.
+    pub key: Option<String>,
+    /// Only older than this one: where the last page ended.
+    pub before: Option<JobId>,
+    /// At most this many.
+    pub limit: u32,
+}
+
+/// A queue with its counts.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Queue {
+    /// Its name.
+    pub name: String,
+    /// Jobs that wait: ready and retrying.
+    pub ready: u64,
+    /// Jobs that workers have.
+    pub running: u64,
+    /// Dead letters.
+    pub dead: u64,
+    /// How long the oldest due job has been due.
+    pub oldest_age_ms: u64,
+    /// Nothing is claimed before this.
+    pub paused_until: Option<Timestamp>,
+}
+
+/// What looking after queues needs of a store.
+#[async_trait]
+pub trait QueueStore: Send + Sync {
+    /// One job.
+    async fn job(&self, id: JobId) -> Result<Option<Job>, StoreError>;
+
+    /// A page of jobs, newest first.
+    async fn jobs(&self, filter: JobFilter) -> Result<Vec<Job>, StoreError>;
+
+    /// Every queue that has jobs or a pause, by name.
+    async fn queues(&self) -> Result<Vec<Queue>, StoreError>;
+
+    /// Nothing of the queue is claimed before `until`; an instant in the past resumes it.
+    async fn pause(&self, queue: String, until: Timestamp) -> Result<Timestamp, StoreError>;
+}
+
+/// Jobs as systems use them: the store's transitions, with wake-ups and metrics wrapped around
+/// them once.
+#[derive(Clone)]
+pub struct Jobs {
+    store: Arc<dyn Store>,
+    bus: Bus,
+    metrics: Arc<Metrics>,
+}
+
+impl Jobs {
+    /// Jobs of a store.
+    pub fn new(store: Arc<dyn Store>, bus: Bus, metrics: Arc<Metrics>) -> Self {
+        Self { store, bus, metrics }
+    }
+
+    /// The store itself.
+    pub fn store(&self) -> &Arc<dyn Store> {
+        &self.store
+    }
+
+    /// The bus that wakes workers.
+    pub fn bus(&self) -> &Bus {
+        &self.bus
+    }
+
+    /// Where things are counted.
+    pub fn metrics(&self) -> &Arc<Metrics> {
+        &self.metrics
+    }
+
+    /// See [`crate::job::JobStore::enqueue`]. Wakes the workers of the queues.
+    pub async fn enqueue(&self, jobs: Vec<NewJob>) -> Result<Vec<Enqueued>, StoreError> {
+        if jobs.len() > limits::ENQUEUE_BATCH_MAX {
+            return Err(StoreError::Refused(format!("at most {} jobs at once", limits::ENQUEUE_BATCH_MAX)));
+        }
+        if let Some(problem) = jobs.iter().find_map(NewJob::problem) {
+            return Err(StoreError::Refused(problem));
+        }
+        let queues: Vec<String> = jobs.iter().map(|job| job.queue.clone()).collect();
+        let outcomes = self.store.enqueue(jobs).await?;
+        for (queue, outcome) in queues.iter().zip(&outcomes) {
+            self.metrics.enqueued(queue, outcome);
+        }
+        self.wake(queues);
+        Ok(outcomes)
+    }
+
+    /// See [`crate::job::JobStore::settle`]. Wakes the workers of the jobs that follow.
+    pub async fn settle(&self, commits: Vec<Commit>) -> Result<Vec<Result<Settled, StoreError>>, StoreError> {
+        let next = commits.iter().flat_map(|commit| &commit.next_jobs);
+        let queues: Vec<String> = next.map(|job| job.queue.clone()).collect();
+        let outcomes = self.store.settle(commits).await?;
+        self.wake(queues);
+        Ok(outcomes)
+    }
+
+    /// See [`crate::job::JobStore::revive`]. Wakes the workers of what came back.
+    pub async fn revive(&self, request: ReviveRequest) -> Result<Vec<Revived>, StoreError> {
+        let revived = self.store.revive(request).await?;
+        let queue_of = |one: &Revived| match one {
+            Revived::Ready { queue, .. } => Some(queue.clone()),
+            Revived::Superseded { .. } => None,
+        };
+        self.wake(revived.iter().filter_map(queue_of).collect());
+        Ok(revived)
+    }
+
+    /// See [`QueueStore::pause`]. Resuming wakes the queue's workers.
+    pub async fn pause(&self, queue: String, until: Timestamp) -> Result<Timestamp, StoreError> {
+        let until = self.store.pause(queue.clone(), until).await?;
+        self.wake(vec![queue]);
+        Ok(until)
+    }
+
+    /// Wakes the workers of queues in which something may be due.
+    pub fn wake(&self, mut queues: Vec<String>) {
+        queues.sort_unstable();
+        queues.dedup();
+        for queue in queues {
+            self.bus.wake(&Topic::Queue(queue));
+        }
+    }
+}

@@ -1,0 +1,82 @@
+//! The settler: takes the commits that are there and hands them to the store as one batch.
+
+use std::time::Duration;
+
+use tokio::sync::mpsc;
+
+use crate::commit::{Commit, Settled, Verdict};
+use crate::error::StoreError;
+use crate::limits;
+use crate::queue::Jobs;
+
+use super::held::HeldClaims;
+
+/// A commit on its way, with its job's queue for the metrics.
+pub(super) struct Parcel {
+    pub(super) queue: String,
+    pub(super) commit: Commit,
+}
+
+pub(super) type Outbox = mpsc::Sender<Parcel>;
+pub(super) type Inbox = mpsc::Receiver<Parcel>;
+
+pub(super) fn channel() -> (Outbox, Inbox) {
+    mpsc::channel(limits::CLAIM_BATCH_MAX)
+}
+
+/// Settles until every dispatcher is gone and the inbox is empty.
+pub(super) async fn run(jobs: Jobs, held: HeldClaims, mut inbox: Inbox) {
+    let mut parcels = Vec::with_capacity(limits::CLAIM_BATCH_MAX);
+    while inbox.recv_many(&mut parcels, limits::CLAIM_BATCH_MAX).await > 0 {
+        let queues: Vec<String> = parcels.iter().map(|parcel| parcel.queue.clone()).collect();
+        let commits: Vec<Commit> = parcels.drain(..).map(|parcel| parcel.commit).collect();
+        let outcomes = settle(&jobs, &commits).await;
+        for ((queue, commit), outcome) in queues.iter().zip(&commits).zip(outcomes) {
+            held.give_back(commit.claim);
+            count(&jobs, queue, commit, &outcome);
+        }
+        // A verdict that puts a job back makes it due here as well.
+        jobs.wake(queues);
+    }
+}
+
+/// Tries until the store has answered or every claim has surely lapsed: what a handler did is
+/// worth the wait, and a claim that lapses meanwhile is refused by its fence.
+async fn settle(jobs: &Jobs, commits: &[Commit]) -> Vec<Result<Settled, StoreError>> {
+    let mut last = StoreError::Overloaded;
+    for attempt in 0..ATTEMPTS {
+        match jobs.settle(commits.to_vec()).await {
+            Ok(outcomes) => return outcomes,
+            Err(error) if error.retryable() => {
+                tracing::warn!(%error, attempt, "a settlement waits for the store");
+                last = error;
+                tokio::time::sleep(FIRST_WAIT * 2_u32.pow(attempt)).await;
+            }
+            Err(error) => return commits.iter().map(|_| Err(error.clone())).collect(),
+        }
+    }
+    commits.iter().map(|_| Err(last.clone())).collect()
+}
+
+const ATTEMPTS: u32 = 6;
+const FIRST_WAIT: Duration = Duration::from_millis(50);
+
+fn count(jobs: &Jobs, queue: &str, commit: &Commit, outcome: &Result<Settled, StoreError>) {
+    let word = match (outcome, &commit.verdict) {
+        (Ok(Settled::Stale), _) => "stale",
+        (Ok(Settled::Skipped), Verdict::Complete) => "skipped",
+        (Ok(_), Verdict::Complete) => "completed",
+        (Ok(_), Verdict::Retry { .. }) => "retried",
+        (Ok(_), Verdict::Postpone { .. }) => "postponed",
+        (Ok(_), Verdict::Release) => "released",
+        (Ok(_), Verdict::Dead { .. }) => "dead",
+        (Err(error), _) => {
+            tracing::error!(job = %commit.claim.job, %error, "a settlement failed; the job will be delivered again");
+            return;
+        }
+    };
+    if word == "stale" {
+        tracing::warn!(job = %commit.claim.job, fence = commit.claim.fence, "a settlement came too late and was refused");
+    }
+    jobs.metrics().settled(queue, word);
+}

@@ -1,0 +1,201 @@
+//! Settlement: the fence first, then the effect, the jobs that follow, the events.
+//!
+//! Each commit is one command of the writer, so it has a savepoint of its own: it is all or
+//! nothing, and shares its COMMIT with its neighbours.
+
+use rusqlite::{Error, OptionalExtension, params};
+use solely_core::clock::Timestamp;
+use solely_core::commit::{Commit, Effect, Settled, Verdict};
+use solely_core::fault::{self, Guards};
+use solely_core::job::{Claim, OnRunning, Window};
+use solely_core::{JobId, StoreError};
+
+use crate::row::signed;
+use crate::writer::Tx;
+use crate::{SqliteStore, cache, event, feed, job};
+
+impl SqliteStore {
+    pub(crate) async fn settle_each(
+        &self,
+        mut commits: Vec<Commit>,
+    ) -> Result<Vec<Result<Settled, StoreError>>, StoreError> {
+        if !self.guards.page_transaction {
+            self.apply_effects_apart(&mut commits).await?;
+        }
+        let guards = self.guards;
+        let works = commits.into_iter().map(|commit| move |tx: &Tx<'_>| settle(tx, &commit, guards));
+        self.writer.run_each("settle", works).await
+    }
+
+    /// What solely never does unless a fault test opens the guard: the effect in one
+    /// transaction, the completion and the next job in another.
+    async fn apply_effects_apart(&self, commits: &mut [Commit]) -> Result<(), StoreError> {
+        for commit in commits {
+            let effect = std::mem::take(&mut commit.effect);
+            let applied = self.writer.run("settle", move |tx| apply(tx, &effect)).await?;
+            if !applied {
+                commit.next_jobs.clear();
+                commit.events.clear();
+            }
+        }
+        Ok(())
+    }
+}
+
+fn settle(tx: &Tx<'_>, commit: &Commit, guards: Guards) -> Result<Settled, Error> {
+    fault::point("settle.begin");
+    let Some(run_again) = pass_verdict(tx, commit, guards)? else { return Ok(Settled::Stale) };
+    fault::point("settle.fenced");
+    if run_again && matches!(commit.verdict, Verdict::Dead { .. }) {
+        succeed_the_dead(tx, commit.claim.job)?;
+    }
+    let applied = apply(tx, &commit.effect)?;
+    fault::point("settle.effect");
+    if applied {
+        for next in &commit.next_jobs {
+            job::enqueue_one(tx, next)?;
+        }
+        fault::point("settle.next");
+    }
+    for told in if applied { &commit.events } else { &commit.otherwise } {
+        event::insert(tx, told)?;
+    }
+    Ok(if applied { Settled::Applied } else { Settled::Skipped })
+}
+
+/// Moves the job's row, if the claim is the job's; answers whether it was marked to run again.
+fn pass_verdict(tx: &Tx<'_>, commit: &Commit, guards: Guards) -> Result<Option<bool>, Error> {
+    match &commit.verdict {
+        Verdict::Complete => complete(tx, commit.claim, guards),
+        Verdict::Retry { delay, error } => put_back(
+            tx,
+            commit.claim,
+            guards,
+            &PutBack { state: 1, due_at: Some(tx.now.plus(*delay)), attempt_back: 0, error: Some(error) },
+        ),
+        Verdict::Postpone { delay, error } => put_back(
+            tx,
+            commit.claim,
+            guards,
+            &PutBack { state: 1, due_at: Some(tx.now.plus(*delay)), attempt_back: 1, error: Some(error) },
+        ),
+        Verdict::Release => {
+            put_back(tx, commit.claim, guards, &PutBack { state: 0, due_at: None, attempt_back: 1, error: None })
+        }
+        Verdict::Dead { error } => bury(tx, commit.claim, guards, error),
+    }
+}
+
+/// The condition that every settlement depends on. `?1` the job, `?2` the fence, `?3` now,
+/// `?4` whether the guard holds.
+const CLAIM_HOLDS: &str = "id = ?1 AND (fence = ?2 AND state = 2 AND locked_until > ?3 OR NOT ?4)";
+
+/// Done; or, if a trigger came while it ran, ready to run once more.
+fn complete(tx: &Tx<'_>, claim: Claim, guards: Guards) -> Result<Option<bool>, Error> {
+    let mut complete = tx.conn.prepare_cached(&format!(
+        "UPDATE jobs
+            SET state       = iif(again, 0, 3),
+                live        = iif(again, 1, NULL),
+                due_at      = iif(again, ?3, NULL),
+                run_at      = iif(again, ?3, run_at),
+                attempts    = iif(again, 0, attempts),
+                payload     = iif(again, payload, '{{}}'),
+                finished_at = iif(again, NULL, ?3),
+                again = 0, error = NULL, process = NULL, locked_until = NULL, updated_at = ?3
+          WHERE {CLAIM_HOLDS}
+         RETURNING state = 0"
+    ))?;
+    let values = params![claim.job.as_bytes(), signed(claim.fence), tx.now_ms(), guards.fence];
+    complete.query_row(values, |row| row.get(0)).optional()
+}
+
+struct PutBack<'a> {
+    state: u8,
+    /// None: where it was.
+    due_at: Option<Timestamp>,
+    /// Attempts given back.
+    attempt_back: u8,
+    error: Option<&'a str>,
+}
+
+/// Back into the queue. A trigger that came meanwhile is served by the next delivery.
+fn put_back(tx: &Tx<'_>, claim: Claim, guards: Guards, back: &PutBack<'_>) -> Result<Option<bool>, Error> {
+    let mut put_back = tx.conn.prepare_cached(&format!(
+        "UPDATE jobs
+            SET state = ?5, live = 1, due_at = coalesce(?6, run_at), run_at = coalesce(?6, run_at),
+                attempts = max(attempts - ?7, 0), error = coalesce(?8, error), finished_at = NULL,
+                again = 0, process = NULL, locked_until = NULL, updated_at = ?3
+          WHERE {CLAIM_HOLDS}
+         RETURNING 0"
+    ))?;
+    let values = params![
+        claim.job.as_bytes(),
+        signed(claim.fence),
+        tx.now_ms(),
+        guards.fence,
+        back.state,
+        back.due_at.map(Timestamp::as_millis),
+        back.attempt_back,
+        back.error,
+    ];
+    put_back.query_row(values, |row| row.get(0)).optional()
+}
+
+/// Dead, with its payload kept for a redrive.
+fn bury(tx: &Tx<'_>, claim: Claim, guards: Guards, error: &str) -> Result<Option<bool>, Error> {
+    let mut bury = tx.conn.prepare_cached(&format!(
+        "UPDATE jobs
+            SET state = 4, live = NULL, due_at = NULL, error = ?5, finished_at = NULL,
+                process = NULL, locked_until = NULL, updated_at = ?3
+          WHERE {CLAIM_HOLDS}
+         RETURNING again"
+    ))?;
+    let values = params![claim.job.as_bytes(), signed(claim.fence), tx.now_ms(), guards.fence, error];
+    bury.query_row(values, |row| row.get(0)).optional()
+}
+
+/// A trigger that came while the job died is not lost with it: a new job carries it.
+fn succeed_the_dead(tx: &Tx<'_>, dead: JobId) -> Result<(), Error> {
+    let mut find = tx.conn.prepare_cached(
+        "UPDATE jobs SET again = 0 WHERE id = ?1
+         RETURNING queue, key, kind, payload, attributes, priority, max_attempts, trace",
+    )?;
+    let successor = find.query_row([dead.as_bytes()], |row| {
+        Ok(solely_core::job::NewJob {
+            id: JobId::new(),
+            queue: row.get(0)?,
+            key: row.get(1)?,
+            kind: row.get(2)?,
+            payload: solely_core::Json::from_stored(row.get(3)?),
+            attributes: solely_core::Json::from_stored(row.get(4)?),
+            priority: row.get(5)?,
+            delay: std::time::Duration::ZERO,
+            max_attempts: row.get(6)?,
+            window: Window::Off,
+            on_running: OnRunning::RunAgain,
+            trace: row.get(7)?,
+        })
+    })?;
+    job::enqueue_one(tx, &successor).map(drop)
+}
+
+/// Applies an effect. False if its condition does not hold; nothing of it was then written.
+fn apply(tx: &Tx<'_>, effect: &Effect) -> Result<bool, Error> {
+    match effect {
+        Effect::None => Ok(true),
+        Effect::PutEntries(entries) => {
+            for entry in entries {
+                cache::put(tx, entry)?;
+            }
+            Ok(true)
+        }
+        Effect::Page(page) => feed::write_page(tx, page),
+        Effect::FailPartition(failed) => feed::fail_partition(tx, failed),
+        Effect::Delivered(events) => {
+            for id in events {
+                event::mark_delivered(tx, *id)?;
+            }
+            Ok(true)
+        }
+    }
+}

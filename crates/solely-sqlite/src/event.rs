@@ -1,0 +1,77 @@
+//! Events: timeline, audit and outbox.
+
+use async_trait::async_trait;
+use rusqlite::{Connection, Error, Row, params};
+use solely_core::event::{Event, EventId, EventStore, NewEvent};
+use solely_core::{Json, StoreError};
+
+use crate::SqliteStore;
+use crate::row;
+use crate::writer::Tx;
+
+#[async_trait]
+impl EventStore for SqliteStore {
+    async fn append(&self, events: Vec<NewEvent>) -> Result<(), StoreError> {
+        self.writer.run("append", move |tx| events.iter().try_for_each(|told| insert(tx, told))).await
+    }
+
+    async fn timeline(&self, subject: String, after: Option<EventId>, limit: u32) -> Result<Vec<Event>, StoreError> {
+        let after = after.map_or(0, |id| id.0);
+        self.read(move |conn| select(conn, "subject = ?1", &subject, after, limit)).await
+    }
+
+    async fn outbox(&self, topic: String, limit: u32) -> Result<Vec<Event>, StoreError> {
+        self.read(move |conn| select(conn, "topic = ?1", &topic, 0, limit)).await
+    }
+}
+
+fn select(conn: &Connection, which: &str, value: &str, after: i64, limit: u32) -> Result<Vec<Event>, Error> {
+    let mut select = conn.prepare_cached(&format!(
+        "SELECT id, at, subject, event, outcome, reason, request_id, details, topic
+           FROM events
+          WHERE {which} AND id > ?2
+          ORDER BY id
+          LIMIT ?3"
+    ))?;
+    select.query_map((value, after, limit), event)?.collect()
+}
+
+fn event(found: &Row<'_>) -> Result<Event, Error> {
+    Ok(Event {
+        id: EventId(found.get(0)?),
+        at: row::time(found, 1)?,
+        told: NewEvent {
+            subject: found.get(2)?,
+            event: found.get(3)?,
+            outcome: found.get(4)?,
+            reason: found.get(5)?,
+            request_id: found.get(6)?,
+            details: Json::from_stored(found.get(7)?),
+            topic: found.get(8)?,
+        },
+    })
+}
+
+/// Writes one event in the transaction of what it tells of.
+pub(crate) fn insert(tx: &Tx<'_>, told: &NewEvent) -> Result<(), Error> {
+    let mut insert = tx.conn.prepare_cached(
+        "INSERT INTO events (at, subject, event, outcome, reason, request_id, details, topic)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
+    )?;
+    let values = params![
+        tx.now_ms(),
+        told.subject,
+        told.event,
+        told.outcome,
+        told.reason,
+        told.request_id,
+        told.details.as_str(),
+        told.topic,
+    ];
+    insert.execute(values).map(drop)
+}
+
+/// Takes a delivered event out of the outbox; it stays in the timeline.
+pub(crate) fn mark_delivered(tx: &Tx<'_>, id: EventId) -> Result<(), Error> {
+    tx.conn.prepare_cached("UPDATE events SET topic = NULL WHERE id = ?1")?.execute([id.0]).map(drop)
+}

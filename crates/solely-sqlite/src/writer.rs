@@ -1,0 +1,320 @@
+//! The writer: one thread, one connection, one commit for all that waits.
+//!
+//! ```text
+//!   callers ──▶ lane ──▶ BEGIN IMMEDIATE
+//!                        now := max(clock, last now)      one time for the whole batch
+//!                        for each command: SAVEPOINT, run, RELEASE or ROLLBACK TO
+//!                        COMMIT                            one fdatasync for all
+//!                        answer each
+//! ```
+//!
+//! No timer: it takes what is there, so an idle store commits at once and a busy one in
+//! batches. A command that fails is rolled back alone and the others go on. But SQLite may
+//! also roll back **everything** (disk full, I/O error): after an error, autocommit tells. Then
+//! nothing of the batch is true, so nothing of it is answered as done: its commands are run
+//! again, each in a transaction of its own, and answered with what came of that.
+//!
+//! *What a crash does*: before COMMIT returns, nobody was answered and nothing of the batch is
+//! in the file; after, all of it is. Commands can be run again, so they are `FnMut` and keep
+//! no memory of an earlier run.
+
+use std::cell::Cell;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::thread::JoinHandle;
+
+use rusqlite::{Connection, Error};
+use solely_core::clock::Timestamp;
+use solely_core::{Clock, StoreError, fault, limits};
+use tokio::sync::oneshot;
+
+use crate::counts::{self, Counts};
+use crate::error::store_error;
+use crate::lane::{Lane, Priority};
+
+/// What a command sees: the connection inside the batch's transaction, and its time.
+pub(crate) struct Tx<'a> {
+    pub(crate) conn: &'a Connection,
+    /// The store's time, read once for the batch.
+    pub(crate) now: Timestamp,
+    last_fence: &'a Cell<u64>,
+}
+
+impl Tx<'_> {
+    /// The store's time in milliseconds, as it is bound to statements.
+    pub(crate) fn now_ms(&self) -> i64 {
+        self.now.as_millis()
+    }
+
+    /// A fence greater than any given before.
+    pub(crate) fn next_fence(&self) -> u64 {
+        let fence = self.last_fence.get() + 1;
+        self.last_fence.set(fence);
+        fence
+    }
+}
+
+/// Something for the writer to do, and someone to tell.
+trait Command: Send {
+    /// Runs inside the batch's transaction. May run again if the transaction was lost.
+    fn run(&mut self, tx: &Tx<'_>) -> Result<(), Error>;
+    /// Marks it as failed, whatever it returned.
+    fn fail(&mut self, error: StoreError);
+    /// Tells the caller. Only after the commit.
+    fn answer(self: Box<Self>);
+    /// Names it for crash points.
+    fn label(&self) -> &'static str;
+}
+
+struct Op<F, T> {
+    label: &'static str,
+    work: F,
+    result: Result<T, StoreError>,
+    caller: oneshot::Sender<Result<T, StoreError>>,
+}
+
+impl<F, T> Command for Op<F, T>
+where
+    F: FnMut(&Tx<'_>) -> Result<T, Error> + Send,
+    T: Send,
+{
+    fn run(&mut self, tx: &Tx<'_>) -> Result<(), Error> {
+        self.result = Ok((self.work)(tx)?);
+        Ok(())
+    }
+
+    fn fail(&mut self, error: StoreError) {
+        self.result = Err(error);
+    }
+
+    fn answer(self: Box<Self>) {
+        // A caller that left does not undo what it asked for.
+        let _ = self.caller.send(self.result);
+    }
+
+    fn label(&self) -> &'static str {
+        self.label
+    }
+}
+
+/// The callers' side of the writer.
+pub(crate) struct Writer {
+    lane: Arc<Lane<Box<dyn Command>>>,
+    last_now_ms: Arc<AtomicI64>,
+    clock: Clock,
+    thread: std::sync::Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Writer {
+    /// Starts the writer on its connection.
+    pub(crate) fn start(
+        mut conn: Connection,
+        clock: Clock,
+        counts: Arc<Counts>,
+        count_statements: bool,
+    ) -> Result<Self, Error> {
+        let counter = |name: &str| {
+            conn.query_row("SELECT value FROM counters WHERE name = ?1", [name], |row| row.get::<_, i64>(0))
+        };
+        let last_fence = Cell::new(u64::try_from(counter("fence")?).unwrap_or(0));
+        let last_now_ms = Arc::new(AtomicI64::new(counter("now_ms")?));
+        let lane = Arc::new(Lane::new(limits::WRITER_QUEUE, limits::WRITER_HOUSEKEEPING_QUEUE));
+        let (thread_lane, thread_now, thread_clock) = (lane.clone(), last_now_ms.clone(), clock.clone());
+        let thread = std::thread::Builder::new()
+            .name("solely-writer".to_owned())
+            .spawn(move || {
+                if count_statements {
+                    counts::count_statements(&mut conn, counts.clone());
+                }
+                let owner = Owner { conn, clock: thread_clock, counts, last_fence, last_now_ms: thread_now };
+                owner.run(&thread_lane);
+            })
+            .expect("the system can start a thread");
+        Ok(Self { lane, last_now_ms, clock, thread: std::sync::Mutex::new(Some(thread)) })
+    }
+
+    /// Runs one command and waits until it is committed.
+    pub(crate) async fn run<T, F>(&self, label: &'static str, work: F) -> Result<T, StoreError>
+    where
+        T: Send + 'static,
+        F: FnMut(&Tx<'_>) -> Result<T, Error> + Send + 'static,
+    {
+        self.run_in(Priority::Normal, label, work).await
+    }
+
+    /// Runs one command when there is little else to do.
+    pub(crate) async fn housekeep<T, F>(&self, label: &'static str, work: F) -> Result<T, StoreError>
+    where
+        T: Send + 'static,
+        F: FnMut(&Tx<'_>) -> Result<T, Error> + Send + 'static,
+    {
+        self.run_in(Priority::Housekeeping, label, work).await
+    }
+
+    async fn run_in<T, F>(&self, priority: Priority, label: &'static str, work: F) -> Result<T, StoreError>
+    where
+        T: Send + 'static,
+        F: FnMut(&Tx<'_>) -> Result<T, Error> + Send + 'static,
+    {
+        let (command, answer) = command(label, work);
+        self.lane.push(vec![command], priority)?;
+        answered(answer).await
+    }
+
+    /// Runs commands that are judged one by one but wait together.
+    pub(crate) async fn run_each<T, F>(
+        &self,
+        label: &'static str,
+        works: impl IntoIterator<Item = F>,
+    ) -> Result<Vec<Result<T, StoreError>>, StoreError>
+    where
+        T: Send + 'static,
+        F: FnMut(&Tx<'_>) -> Result<T, Error> + Send + 'static,
+    {
+        let (commands, answers): (Vec<_>, Vec<_>) = works.into_iter().map(|work| command(label, work)).unzip();
+        self.lane.push(commands, Priority::Normal)?;
+        let mut results = Vec::with_capacity(answers.len());
+        for answer in answers {
+            results.push(answered(answer).await);
+        }
+        Ok(results)
+    }
+
+    /// The store's time for a read: never before that of a write that was answered.
+    pub(crate) fn now(&self) -> Timestamp {
+        self.clock.now().max(Timestamp::from_millis(self.last_now_ms.load(Ordering::Acquire)))
+    }
+
+    /// Finishes what waits, refuses what comes, and ends the thread.
+    pub(crate) fn close(&self) {
+        self.lane.close();
+        let thread = self.thread.lock().ok().and_then(|mut slot| slot.take());
+        if let Some(thread) = thread {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+fn command<T, F>(
+    label: &'static str,
+    work: F,
+) -> (Box<dyn Command>, oneshot::Receiver<Result<T, StoreError>>)
+where
+    T: Send + 'static,
+    F: FnMut(&Tx<'_>) -> Result<T, Error> + Send + 'static,
+{
+    let (caller, answer) = oneshot::channel();
+    let result = Err(StoreError::Unavailable("the command was not run".to_owned()));
+    (Box::new(Op { label, work, result, caller }), answer)
+}
+
+async fn answered<T>(answer: oneshot::Receiver<Result<T, StoreError>>) -> Result<T, StoreError> {
+    match answer.await {
+        Ok(result) => result,
+        Err(_) => Err(StoreError::Unavailable("the store's writer has ended".to_owned())),
+    }
+}
+
+/// The thread's side of the writer.
+struct Owner {
+    conn: Connection,
+    clock: Clock,
+    counts: Arc<Counts>,
+    last_fence: Cell<u64>,
+    last_now_ms: Arc<AtomicI64>,
+}
+
+impl Owner {
+    fn run(self, lane: &Lane<Box<dyn Command>>) {
+        let mut batch = Vec::with_capacity(limits::WRITER_BATCH);
+        while lane.take(limits::WRITER_BATCH, &mut batch) {
+            self.run_batch(&mut batch);
+            batch.drain(..).for_each(Command::answer);
+        }
+    }
+
+    /// Makes every command's result final: committed, or undone and failed.
+    fn run_batch(&self, batch: &mut [Box<dyn Command>]) {
+        let Err(lost) = self.transact(batch) else { return };
+        tracing::warn!(error = %lost, commands = batch.len(), "a transaction was lost");
+        if let [only] = batch {
+            only.fail(store_error(&lost));
+            return;
+        }
+        for command in batch {
+            if let Err(error) = self.transact(std::slice::from_mut(command)) {
+                command.fail(store_error(&error));
+            }
+        }
+    }
+
+    /// Runs commands in one transaction. `Err` means that nothing of it is in the file.
+    fn transact(&self, batch: &mut [Box<dyn Command>]) -> Result<(), Error> {
+        self.statement("BEGIN IMMEDIATE")?;
+        let outcome = self.run_commands(batch).and_then(|()| {
+            self.crash_point(batch, "settle.commit");
+            self.statement("COMMIT")
+        });
+        if let Err(error) = outcome {
+            if !self.conn.is_autocommit() {
+                self.statement("ROLLBACK")?;
+            }
+            return Err(error);
+        }
+        self.counts.committed(batch.len());
+        self.crash_point(batch, "settle.committed");
+        Ok(())
+    }
+
+    fn run_commands(&self, batch: &mut [Box<dyn Command>]) -> Result<(), Error> {
+        let fence_before = self.last_fence.get();
+        let tx = Tx { conn: &self.conn, now: self.tick(), last_fence: &self.last_fence };
+        for command in batch.iter_mut() {
+            self.statement("SAVEPOINT command")?;
+            let outcome = catch_unwind(AssertUnwindSafe(|| command.run(&tx)));
+            match outcome {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) if self.conn.is_autocommit() => return Err(error),
+                Ok(Err(error)) => {
+                    self.statement("ROLLBACK TO command")?;
+                    command.fail(store_error(&error));
+                }
+                Err(_panic) => {
+                    self.statement("ROLLBACK TO command")?;
+                    command.fail(StoreError::Refused("the command panicked".to_owned()));
+                }
+            }
+            self.statement("RELEASE command")?;
+        }
+        if self.last_fence.get() != fence_before {
+            let last = i64::try_from(self.last_fence.get()).unwrap_or(i64::MAX);
+            let mut keep = self.conn.prepare_cached("UPDATE counters SET value = ?1 WHERE name = 'fence'")?;
+            keep.execute([last])?;
+        }
+        Ok(())
+    }
+
+    /// The batch's time: the clock's, or the last one if the clock went back.
+    fn tick(&self) -> Timestamp {
+        let now_ms = self.clock.now().as_millis();
+        let last_ms = self.last_now_ms.fetch_max(now_ms, Ordering::AcqRel);
+        Timestamp::from_millis(now_ms.max(last_ms))
+    }
+
+    fn statement(&self, sql: &str) -> Result<(), Error> {
+        self.conn.prepare_cached(sql)?.execute([]).map(drop)
+    }
+
+    fn crash_point(&self, batch: &[Box<dyn Command>], point: &str) {
+        if batch.iter().any(|command| command.label() == "settle") {
+            fault::point(point);
+        }
+    }
+}
