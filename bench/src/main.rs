@@ -1,2 +1,67 @@
-//! x
-fn main() {}
+//! Benchmarks: a limit, and solely, in alternating rounds of one run.
+//!
+//! A goal is a ratio between two things measured in the same run, because machines differ and
+//! this one is noisy. Every name prints rows of one table and `docs/BENCHMARKS.md` is written
+//! from it.
+
+mod bare;
+mod jobs;
+mod leases;
+mod report;
+mod start;
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+use clap::Parser;
+
+use report::Report;
+
+/// Measures solely beside the limits of what it stands on.
+#[derive(Parser)]
+struct Args {
+    /// What to measure: jobs, leases, start. Everything if none is named.
+    names: Vec<String>,
+    /// Fewer, shorter rounds: a look, not a measurement.
+    #[arg(long)]
+    quick: bool,
+    /// Where the table is written; not written if absent.
+    #[arg(long)]
+    write: Option<PathBuf>,
+    /// The release binary, for what is measured from outside.
+    #[arg(long)]
+    solely: Option<PathBuf>,
+}
+
+/// How long and how often.
+#[derive(Clone, Copy)]
+struct Scale {
+    rounds: usize,
+    operations: usize,
+}
+
+fn main() -> Result<()> {
+    let args = Args::parse();
+    let scale = if args.quick {
+        Scale { rounds: 3, operations: 10_000 }
+    } else {
+        Scale { rounds: 7, operations: 40_000 }
+    };
+    let wanted = |name: &str| args.names.is_empty() || args.names.iter().any(|n| n == name);
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    let mut report = Report::new(scale.rounds);
+    if wanted("jobs") {
+        runtime.block_on(jobs::run(&mut report, scale))?;
+    }
+    if wanted("leases") {
+        runtime.block_on(leases::run(&mut report, scale))?;
+    }
+    if wanted("start") {
+        runtime.block_on(start::run(&mut report, scale, args.solely.as_deref()))?;
+    }
+    print!("{}", report.table());
+    if let Some(path) = args.write {
+        report.write(&path)?;
+    }
+    Ok(())
+}

@@ -64,49 +64,61 @@ fn settle(tx: &Tx<'_>, commit: &Commit, guards: Guards) -> Result<Settled, Error
 }
 
 /// Moves the job's row, if the claim is the job's; answers whether it was marked to run again.
+///
+/// The fence, the state and the lock are looked at first, and everything depends on them. One
+/// thread writes, so what was looked at is still true when it is acted upon.
 fn pass_verdict(tx: &Tx<'_>, commit: &Commit, guards: Guards) -> Result<Option<bool>, Error> {
+    let Some(run_again) = look_at_claim(tx, commit.claim, guards)? else { return Ok(None) };
     match &commit.verdict {
-        Verdict::Complete => complete(tx, commit.claim, guards),
-        Verdict::Retry { delay, error } => put_back(
-            tx,
-            commit.claim,
-            guards,
-            &PutBack { state: 1, due_at: Some(tx.now.plus(*delay)), attempt_back: 0, error: Some(error) },
-        ),
-        Verdict::Postpone { delay, error } => put_back(
-            tx,
-            commit.claim,
-            guards,
-            &PutBack { state: 1, due_at: Some(tx.now.plus(*delay)), attempt_back: 1, error: Some(error) },
-        ),
-        Verdict::Release => {
-            put_back(tx, commit.claim, guards, &PutBack { state: 0, due_at: None, attempt_back: 1, error: None })
+        Verdict::Complete if run_again => run_once_more(tx, commit.claim.job)?,
+        Verdict::Complete => complete(tx, commit.claim.job)?,
+        Verdict::Retry { delay, error } => {
+            let due_at = Some(tx.now.plus(*delay));
+            put_back(tx, commit.claim.job, &PutBack { state: 1, due_at, attempt_back: 0, error: Some(error) })?;
         }
-        Verdict::Dead { error } => bury(tx, commit.claim, guards, error),
+        Verdict::Postpone { delay, error } => {
+            let due_at = Some(tx.now.plus(*delay));
+            put_back(tx, commit.claim.job, &PutBack { state: 1, due_at, attempt_back: 1, error: Some(error) })?;
+        }
+        Verdict::Release => {
+            put_back(tx, commit.claim.job, &PutBack { state: 0, due_at: None, attempt_back: 1, error: None })?;
+        }
+        Verdict::Dead { error } => bury(tx, commit.claim.job, error)?,
     }
+    Ok(Some(run_again))
 }
 
-/// The condition that every settlement depends on. `?1` the job, `?2` the fence, `?3` now,
-/// `?4` whether the guard holds.
-const CLAIM_HOLDS: &str = "id = ?1 AND (fence = ?2 AND state = 2 AND locked_until > ?3 OR NOT ?4)";
-
-/// Done; or, if a trigger came while it ran, ready to run once more.
-fn complete(tx: &Tx<'_>, claim: Claim, guards: Guards) -> Result<Option<bool>, Error> {
-    let mut complete = tx.conn.prepare_cached(&format!(
-        "UPDATE jobs
-            SET state       = iif(again, 0, 3),
-                live        = iif(again, 1, NULL),
-                due_at      = iif(again, ?3, NULL),
-                run_at      = iif(again, ?3, run_at),
-                attempts    = iif(again, 0, attempts),
-                payload     = iif(again, payload, '{{}}'),
-                finished_at = iif(again, NULL, ?3),
-                again = 0, error = NULL, process = NULL, locked_until = NULL, updated_at = ?3
-          WHERE {CLAIM_HOLDS}
-         RETURNING state = 0"
-    ))?;
+/// None if the claim is not the job's any more; else whether a trigger came while it ran.
+fn look_at_claim(tx: &Tx<'_>, claim: Claim, guards: Guards) -> Result<Option<bool>, Error> {
+    let mut look = tx.conn.prepare_cached(
+        "SELECT again
+           FROM jobs
+          WHERE id = ?1 AND (fence = ?2 AND state = 2 AND locked_until > ?3 OR NOT ?4)",
+    )?;
     let values = params![claim.job.as_bytes(), signed(claim.fence), tx.now_ms(), guards.fence];
-    complete.query_row(values, |row| row.get(0)).optional()
+    look.query_row(values, |row| row.get(0)).optional()
+}
+
+/// Done. The payload is not needed any more, and may hold a secret.
+fn complete(tx: &Tx<'_>, job: JobId) -> Result<(), Error> {
+    let mut complete = tx.conn.prepare_cached(
+        "UPDATE jobs
+            SET state = 3, live = NULL, due_at = NULL, finished_at = ?2, updated_at = ?2,
+                payload = '{}', error = NULL, process = NULL, locked_until = NULL
+          WHERE id = ?1",
+    )?;
+    complete.execute((job.as_bytes(), tx.now_ms())).map(drop)
+}
+
+/// Done, but a trigger came while it ran: as if it had been made anew.
+fn run_once_more(tx: &Tx<'_>, job: JobId) -> Result<(), Error> {
+    let mut requeue = tx.conn.prepare_cached(
+        "UPDATE jobs
+            SET state = 0, live = 1, run_at = ?2, due_at = ?2, updated_at = ?2, attempts = 0, again = 0,
+                error = NULL, process = NULL, locked_until = NULL, finished_at = NULL
+          WHERE id = ?1",
+    )?;
+    requeue.execute((job.as_bytes(), tx.now_ms())).map(drop)
 }
 
 struct PutBack<'a> {
@@ -119,46 +131,33 @@ struct PutBack<'a> {
 }
 
 /// Back into the queue. A trigger that came meanwhile is served by the next delivery.
-fn put_back(tx: &Tx<'_>, claim: Claim, guards: Guards, back: &PutBack<'_>) -> Result<Option<bool>, Error> {
-    let mut put_back = tx.conn.prepare_cached(&format!(
+fn put_back(tx: &Tx<'_>, job: JobId, back: &PutBack<'_>) -> Result<(), Error> {
+    let mut put_back = tx.conn.prepare_cached(
         "UPDATE jobs
-            SET state = ?5, live = 1, due_at = coalesce(?6, run_at), run_at = coalesce(?6, run_at),
-                attempts = max(attempts - ?7, 0), error = coalesce(?8, error), finished_at = NULL,
-                again = 0, process = NULL, locked_until = NULL, updated_at = ?3
-          WHERE {CLAIM_HOLDS}
-         RETURNING 0"
-    ))?;
-    let values = params![
-        claim.job.as_bytes(),
-        signed(claim.fence),
-        tx.now_ms(),
-        guards.fence,
-        back.state,
-        back.due_at.map(Timestamp::as_millis),
-        back.attempt_back,
-        back.error,
-    ];
-    put_back.query_row(values, |row| row.get(0)).optional()
+            SET state = ?3, live = 1, due_at = coalesce(?4, run_at), run_at = coalesce(?4, run_at),
+                attempts = max(attempts - ?5, 0), error = coalesce(?6, error), finished_at = NULL,
+                again = 0, process = NULL, locked_until = NULL, updated_at = ?2
+          WHERE id = ?1",
+    )?;
+    let due_at = back.due_at.map(Timestamp::as_millis);
+    put_back.execute(params![job.as_bytes(), tx.now_ms(), back.state, due_at, back.attempt_back, back.error]).map(drop)
 }
 
 /// Dead, with its payload kept for a redrive.
-fn bury(tx: &Tx<'_>, claim: Claim, guards: Guards, error: &str) -> Result<Option<bool>, Error> {
-    let mut bury = tx.conn.prepare_cached(&format!(
+fn bury(tx: &Tx<'_>, job: JobId, error: &str) -> Result<(), Error> {
+    let mut bury = tx.conn.prepare_cached(
         "UPDATE jobs
-            SET state = 4, live = NULL, due_at = NULL, error = ?5, finished_at = NULL,
-                process = NULL, locked_until = NULL, updated_at = ?3
-          WHERE {CLAIM_HOLDS}
-         RETURNING again"
-    ))?;
-    let values = params![claim.job.as_bytes(), signed(claim.fence), tx.now_ms(), guards.fence, error];
-    bury.query_row(values, |row| row.get(0)).optional()
+            SET state = 4, live = NULL, due_at = NULL, error = ?3, finished_at = NULL, again = 0,
+                process = NULL, locked_until = NULL, updated_at = ?2
+          WHERE id = ?1",
+    )?;
+    bury.execute((job.as_bytes(), tx.now_ms(), error)).map(drop)
 }
 
 /// A trigger that came while the job died is not lost with it: a new job carries it.
 fn succeed_the_dead(tx: &Tx<'_>, dead: JobId) -> Result<(), Error> {
     let mut find = tx.conn.prepare_cached(
-        "UPDATE jobs SET again = 0 WHERE id = ?1
-         RETURNING queue, key, kind, payload, attributes, priority, max_attempts, trace",
+        "SELECT queue, key, kind, payload, attributes, priority, max_attempts, trace FROM jobs WHERE id = ?1",
     )?;
     let successor = find.query_row([dead.as_bytes()], |row| {
         Ok(solely_core::job::NewJob {

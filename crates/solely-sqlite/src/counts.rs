@@ -70,5 +70,7 @@ pub(crate) fn count_statements(conn: &mut Connection, counts: Arc<Counts>) {
             counts.statements.fetch_add(1, Ordering::Relaxed);
         }
     };
-    conn.trace_v2(TraceEventCodes::SQLITE_TRACE_STMT, Some(count));
+    if let Err(error) = conn.trace_v2(TraceEventCodes::SQLITE_TRACE_STMT, Some(count)) {
+        tracing::warn!(%error, "statements are not counted");
+    }
 }

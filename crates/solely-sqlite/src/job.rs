@@ -1,6 +1,7 @@
 //! Jobs: enqueue, claim, renew, rescue, revive, cancel. Settlement is in [`crate::commit`].
 
 use std::collections::BTreeSet;
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -151,31 +152,46 @@ fn claim(tx: &Tx<'_>, request: &ClaimRequest) -> Result<ClaimReply, Error> {
     if let Some(until) = paused_until {
         return Ok(ClaimReply::Jobs { jobs: Vec::new(), next_due_in: Some(until.since(tx.now)) });
     }
-    let due = due_jobs(tx, request)?;
-    let mut take = tx.conn.prepare_cached(&format!(
+    let mut due = due_jobs(tx, request)?;
+    // Not RETURNING: that makes SQLite keep a statement journal and a scratch table per row.
+    let mut take = tx.conn.prepare_cached(
         "UPDATE jobs
             SET state = 2, due_at = NULL, process = ?2, locked_until = ?3, updated_at = ?4,
                 fence = fence + 1, attempts = attempts + 1, again = 0
-          WHERE id = ?1
-         RETURNING {JOB_COLUMNS}, fence"
-    ))?;
-    let locked_until = tx.now.plus(request.lock).as_millis();
-    let jobs: Result<Vec<Claimed>, Error> = due
-        .ids
-        .iter()
-        .map(|id| {
-            let values = params![id.as_bytes(), request.process.as_bytes(), locked_until, tx.now_ms()];
-            take.query_row(values, row::claimed)
-        })
-        .collect();
-    Ok(ClaimReply::Jobs { jobs: jobs?, next_due_in: due.next_due_at.map(|at| at.since(tx.now)) })
+          WHERE id = ?1",
+    )?;
+    let locked_until = tx.now.plus(request.lock);
+    for Claimed { claim, job } in &mut due.jobs {
+        take.execute(params![
+            job.id.as_bytes(),
+            request.process.as_bytes(),
+            locked_until.as_millis(),
+            tx.now_ms()
+        ])?;
+        claim.fence += 1;
+        job.attempts += 1;
+        job.state = JobState::Running;
+        job.locked_until = Some(locked_until);
+        job.updated_at = tx.now;
+    }
+    Ok(ClaimReply::Jobs { jobs: due.jobs, next_due_in: due.next_due_at.map(|at| at.since(tx.now)) })
 }
 
 struct Due {
-    ids: Vec<JobId>,
+    jobs: Vec<Claimed>,
     /// When the next of those that are not due yet will be.
     next_due_at: Option<Timestamp>,
 }
+
+static SELECT_DUE: LazyLock<String> = LazyLock::new(|| {
+    format!(
+        "SELECT {JOB_COLUMNS}, fence
+           FROM jobs
+          WHERE queue = ?1 AND priority = ?2 AND due_at <= ?3
+          ORDER BY due_at, id
+          LIMIT ?4"
+    )
+});
 
 /// Walks the priorities that the queue has, most urgent first, and takes what is due of each:
 /// jobs that wait for later are never looked at, however many there are.
@@ -183,22 +199,19 @@ fn due_jobs(tx: &Tx<'_>, request: &ClaimRequest) -> Result<Due, Error> {
     let mut next_priority = tx.conn.prepare_cached(
         "SELECT min(priority) FROM jobs WHERE queue = ?1 AND priority > ?2 AND due_at IS NOT NULL",
     )?;
-    let mut due = tx.conn.prepare_cached(
-        "SELECT id FROM jobs WHERE queue = ?1 AND priority = ?2 AND due_at <= ?3 ORDER BY due_at, id LIMIT ?4",
-    )?;
+    let mut due = tx.conn.prepare_cached(&SELECT_DUE)?;
     let mut later = tx
         .conn
         .prepare_cached("SELECT min(due_at) FROM jobs WHERE queue = ?1 AND priority = ?2 AND due_at > ?3")?;
-    let mut found = Due { ids: Vec::new(), next_due_at: None };
+    let mut found = Due { jobs: Vec::new(), next_due_at: None };
     let mut priority = -1;
-    while found.ids.len() < request.limit {
+    while found.jobs.len() < request.limit {
         let next: Option<i64> = next_priority.query_row((&request.queue, priority), |row| row.get(0))?;
         let Some(next) = next else { break };
         priority = next;
-        let missing = signed((request.limit - found.ids.len()) as u64);
-        let ids = due.query_map((&request.queue, priority, tx.now_ms(), missing), |row| row::job_id(row, 0))?;
-        for id in ids {
-            found.ids.push(id?);
+        let missing = signed((request.limit - found.jobs.len()) as u64);
+        for job in due.query_map((&request.queue, priority, tx.now_ms(), missing), row::claimed)? {
+            found.jobs.push(job?);
         }
         let at: Option<i64> = later.query_row((&request.queue, priority, tx.now_ms()), |row| row.get(0))?;
         let at = at.map(Timestamp::from_millis);

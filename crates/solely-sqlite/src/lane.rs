@@ -89,6 +89,11 @@ impl<T> Lane<T> {
         true
     }
 
+    /// How many wait in the normal lane.
+    pub(crate) fn len(&self) -> usize {
+        self.state().normal.len()
+    }
+
     /// Lets what is there be taken, and refuses what comes.
     pub(crate) fn close(&self) {
         self.state().closed = true;

@@ -118,7 +118,12 @@ fn renew(tx: &Tx<'_>, id: LeaseId, ttl: Option<Duration>) -> Result<LeaseRenewed
 }
 
 fn release(tx: &Tx<'_>, id: LeaseId) -> Result<Vec<String>, Error> {
-    let mut release =
-        tx.conn.prepare_cached("DELETE FROM leases WHERE lease = ?1 AND expires_at > ?2 RETURNING key")?;
-    release.query_map((id.as_bytes(), tx.now_ms()), |found| found.get(0))?.collect()
+    // Not RETURNING: see the claim of jobs.
+    let mut find = tx.conn.prepare_cached("SELECT key FROM leases WHERE lease = ?1 AND expires_at > ?2")?;
+    let keys: Vec<String> = find.query_map((id.as_bytes(), tx.now_ms()), |found| found.get(0))?.collect::<Result<_, _>>()?;
+    let mut delete = tx.conn.prepare_cached("DELETE FROM leases WHERE key = ?1")?;
+    for key in &keys {
+        delete.execute([key])?;
+    }
+    Ok(keys)
 }

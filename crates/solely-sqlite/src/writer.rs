@@ -3,16 +3,22 @@
 //! ```text
 //!   callers ──▶ lane ──▶ BEGIN IMMEDIATE
 //!                        now := max(clock, last now)      one time for the whole batch
-//!                        for each command: SAVEPOINT, run, RELEASE or ROLLBACK TO
+//!                        run each command
 //!                        COMMIT                            one fdatasync for all
 //!                        answer each
 //! ```
 //!
 //! No timer: it takes what is there, so an idle store commits at once and a busy one in
-//! batches. A command that fails is rolled back alone and the others go on. But SQLite may
-//! also roll back **everything** (disk full, I/O error): after an error, autocommit tells. Then
-//! nothing of the batch is true, so nothing of it is answered as done: its commands are run
-//! again, each in a transaction of its own, and answered with what came of that.
+//! batches. (After a batch of several it gives their callers a moment to come back, at most a
+//! quarter of what that commit took, so that they share the next one too.)
+//!
+//! Commands refuse by returning an outcome; an *error* is rare: a full disk, a broken rule.
+//! So a batch first runs bare. If a command errs, the transaction is rolled back and the batch
+//! is run again **carefully**, each command inside a savepoint, so that the one that errs is
+//! undone alone. And because SQLite may roll back *everything* on its own (disk full, I/O
+//! error), autocommit is looked at after every error: if the transaction is gone, nothing of
+//! the batch is true and nothing of it is answered as done; its commands are run once more,
+//! each in a transaction of its own, and answered with what came of that.
 //!
 //! *What a crash does*: before COMMIT returns, nobody was answered and nothing of the batch is
 //! in the file; after, all of it is. Commands can be run again, so they are `FnMut` and keep
@@ -23,6 +29,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::thread::JoinHandle;
+use std::time::Instant;
 
 use rusqlite::{Connection, Error};
 use solely_core::clock::Timestamp;
@@ -222,6 +229,44 @@ async fn answered<T>(answer: oneshot::Receiver<Result<T, StoreError>>) -> Result
     }
 }
 
+/// How a batch is run.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Care {
+    /// The first error undoes all of it.
+    Bare,
+    /// Each command can be undone alone.
+    Savepoints,
+}
+
+/// What went wrong inside a command.
+enum Trouble {
+    Sql(Error),
+    Panic,
+}
+
+impl Trouble {
+    fn into_error(self) -> Error {
+        match self {
+            Self::Sql(error) => error,
+            Self::Panic => Error::UnwindingPanic,
+        }
+    }
+
+    fn into_store_error(self) -> StoreError {
+        match self {
+            Self::Sql(error) => store_error(&error),
+            Self::Panic => StoreError::Refused("the command panicked".to_owned()),
+        }
+    }
+}
+
+fn run_caught(command: &mut dyn Command, tx: &Tx<'_>) -> Result<(), Trouble> {
+    match catch_unwind(AssertUnwindSafe(|| command.run(tx))) {
+        Ok(result) => result.map_err(Trouble::Sql),
+        Err(_) => Err(Trouble::Panic),
+    }
+}
+
 /// The thread's side of the writer.
 struct Owner {
     conn: Connection,
@@ -235,30 +280,37 @@ impl Owner {
     fn run(self, lane: &Lane<Box<dyn Command>>) {
         let mut batch = Vec::with_capacity(limits::WRITER_BATCH);
         while lane.take(limits::WRITER_BATCH, &mut batch) {
+            let (started, commands) = (Instant::now(), batch.len());
             self.run_batch(&mut batch);
+            let took = started.elapsed();
             batch.drain(..).for_each(Command::answer);
+            if commands > 1 {
+                let patience = Instant::now() + took / 4;
+                while lane.len() < commands && Instant::now() < patience {
+                    std::thread::yield_now();
+                }
+            }
         }
     }
 
     /// Makes every command's result final: committed, or undone and failed.
     fn run_batch(&self, batch: &mut [Box<dyn Command>]) {
-        let Err(lost) = self.transact(batch) else { return };
-        tracing::warn!(error = %lost, commands = batch.len(), "a transaction was lost");
-        if let [only] = batch {
-            only.fail(store_error(&lost));
+        if self.transact(batch, Care::Bare).is_ok() {
             return;
         }
+        let Err(lost) = self.transact(batch, Care::Savepoints) else { return };
+        tracing::warn!(error = %lost, commands = batch.len(), "a transaction was lost");
         for command in batch {
-            if let Err(error) = self.transact(std::slice::from_mut(command)) {
+            if let Err(error) = self.transact(std::slice::from_mut(command), Care::Savepoints) {
                 command.fail(store_error(&error));
             }
         }
     }
 
     /// Runs commands in one transaction. `Err` means that nothing of it is in the file.
-    fn transact(&self, batch: &mut [Box<dyn Command>]) -> Result<(), Error> {
+    fn transact(&self, batch: &mut [Box<dyn Command>], care: Care) -> Result<(), Error> {
         self.statement("BEGIN IMMEDIATE")?;
-        let outcome = self.run_commands(batch).and_then(|()| {
+        let outcome = self.run_commands(batch, care).and_then(|()| {
             self.crash_point(batch, "settle.commit");
             self.statement("COMMIT")
         });
@@ -273,25 +325,14 @@ impl Owner {
         Ok(())
     }
 
-    fn run_commands(&self, batch: &mut [Box<dyn Command>]) -> Result<(), Error> {
+    fn run_commands(&self, batch: &mut [Box<dyn Command>], care: Care) -> Result<(), Error> {
         let fence_before = self.last_fence.get();
         let tx = Tx { conn: &self.conn, now: self.tick(), last_fence: &self.last_fence };
         for command in batch.iter_mut() {
-            self.statement("SAVEPOINT command")?;
-            let outcome = catch_unwind(AssertUnwindSafe(|| command.run(&tx)));
-            match outcome {
-                Ok(Ok(())) => {}
-                Ok(Err(error)) if self.conn.is_autocommit() => return Err(error),
-                Ok(Err(error)) => {
-                    self.statement("ROLLBACK TO command")?;
-                    command.fail(store_error(&error));
-                }
-                Err(_panic) => {
-                    self.statement("ROLLBACK TO command")?;
-                    command.fail(StoreError::Refused("the command panicked".to_owned()));
-                }
+            match care {
+                Care::Bare => run_caught(&mut **command, &tx).map_err(Trouble::into_error)?,
+                Care::Savepoints => self.run_in_savepoint(&mut **command, &tx)?,
             }
-            self.statement("RELEASE command")?;
         }
         if self.last_fence.get() != fence_before {
             let last = i64::try_from(self.last_fence.get()).unwrap_or(i64::MAX);
@@ -299,6 +340,19 @@ impl Owner {
             keep.execute([last])?;
         }
         Ok(())
+    }
+
+    /// Runs one command so that its failure is its own. `Err` means that the transaction is gone.
+    fn run_in_savepoint(&self, command: &mut dyn Command, tx: &Tx<'_>) -> Result<(), Error> {
+        self.statement("SAVEPOINT command")?;
+        if let Err(trouble) = run_caught(command, tx) {
+            if self.conn.is_autocommit() {
+                return Err(trouble.into_error());
+            }
+            self.statement("ROLLBACK TO command")?;
+            command.fail(trouble.into_store_error());
+        }
+        self.statement("RELEASE command")
     }
 
     /// The batch's time: the clock's, or the last one if the clock went back.

@@ -55,7 +55,11 @@ pub(super) async fn run(dispatcher: Dispatcher) {
         };
         tokio::select! {
             () = dispatcher.stop.cancelled() => break,
-            Some(_) = running.join_next() => {}
+            Some(_) = running.join_next() => {
+                // Whoever else is done by now makes room for the same claim.
+                tokio::task::yield_now().await;
+                while running.try_join_next().is_some() {}
+            }
             () = listener.woken() => look = Look::Now,
             () = tokio::time::sleep_until(next_look) => look = Look::Now,
         }

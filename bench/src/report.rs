@@ -1,0 +1,137 @@
+//! The table: median, spread, ratio to the limit of the same run, goal, met or not.
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+use anyhow::Result;
+
+/// What was measured, over all rounds.
+struct Series {
+    name: String,
+    unit: &'static str,
+    values: Vec<f64>,
+}
+
+impl Series {
+    fn median(&self) -> f64 {
+        let mut sorted = self.values.clone();
+        sorted.sort_by(f64::total_cmp);
+        sorted[sorted.len() / 2]
+    }
+
+    fn spread(&self) -> (f64, f64) {
+        let least = self.values.iter().copied().fold(f64::INFINITY, f64::min);
+        let most = self.values.iter().copied().fold(0.0, f64::max);
+        (least, most)
+    }
+}
+
+/// What a goal asks of a series.
+pub(crate) enum Goal {
+    /// At least this many times the limit.
+    AtLeast {
+        /// The goal's number in the list.
+        mark: &'static str,
+        /// The series it is compared with.
+        limit: &'static str,
+        /// How many times.
+        times: f64,
+    },
+    /// At most this.
+    AtMost {
+        /// The goal's number in the list.
+        mark: &'static str,
+        /// The most it may be.
+        most: f64,
+    },
+    /// A limit, or a description.
+    None,
+}
+
+pub(crate) struct Report {
+    rounds: usize,
+    series: Vec<(Series, Goal)>,
+}
+
+impl Report {
+    pub(crate) fn new(rounds: usize) -> Self {
+        Self { rounds, series: Vec::new() }
+    }
+
+    pub(crate) fn add(&mut self, name: &str, unit: &'static str, values: Vec<f64>, goal: Goal) {
+        let series = Series { name: name.to_owned(), unit, values };
+        self.series.push((series, goal));
+    }
+
+    fn median_of(&self, name: &str) -> f64 {
+        let found = self.series.iter().find(|(series, _)| series.name == name);
+        found.map_or(f64::NAN, |(series, _)| series.median())
+    }
+
+    /// The table in Markdown.
+    pub(crate) fn table(&self) -> String {
+        let mut out = String::from("| what | median | spread | goal | ratio | met |\n|---|---|---|---|---|---|\n");
+        for (series, goal) in &self.series {
+            let (least, most) = series.spread();
+            let (asked, ratio, met) = match goal {
+                Goal::None => (String::new(), String::new(), ""),
+                Goal::AtMost { mark, most } => {
+                    let met = series.median() <= *most;
+                    (format!("{mark}: ≤ {}", number(*most)), String::new(), if met { "yes" } else { "**no**" })
+                }
+                Goal::AtLeast { mark, limit, times } => {
+                    let ratio = series.median() / self.median_of(limit);
+                    let met = if ratio >= *times { "yes" } else { "**no**" };
+                    (format!("{mark}: ≥ {times} × {limit}"), format!("{ratio:.2}"), met)
+                }
+            };
+            let _ = writeln!(
+                out,
+                "| {} | {} {} | {} – {} | {asked} | {ratio} | {met} |",
+                series.name,
+                number(series.median()),
+                series.unit,
+                number(least),
+                number(most),
+            );
+        }
+        out
+    }
+
+    /// Writes `docs/BENCHMARKS.md`.
+    pub(crate) fn write(&self, path: &Path) -> Result<()> {
+        let cores = std::thread::available_parallelism().map_or(0, std::num::NonZero::get);
+        let text = format!(
+            "# Benchmarks\n\n\
+             Made by `cargo xtask bench`; repeat it with the same command. Each figure is the median of \
+             {} rounds in which the limit and solely took turns, on a machine with {cores} cores that client \
+             and server share. The machine is noisy, so **a goal is a ratio between two medians of one run**; \
+             an absolute figure only describes.\n\n\
+             *Bare group commit* is a loop over one prepared statement on SQLite (WAL, `synchronous=FULL`), 64 \
+             row writes a transaction, no queue, no channel, no other index: the most that this disk and this \
+             library give. solely's figures go through its library interface, one awaited call an operation, \
+             with every index, fence and answer.\n\n{}",
+            self.rounds,
+            self.table()
+        );
+        std::fs::write(path, text)?;
+        println!("wrote {}", path.display());
+        Ok(())
+    }
+}
+
+fn number(value: f64) -> String {
+    if value >= 100.0 {
+        let whole = format!("{value:.0}");
+        let mut out = String::new();
+        for (place, digit) in whole.chars().enumerate() {
+            if place > 0 && (whole.len() - place).is_multiple_of(3) {
+                out.push(',');
+            }
+            out.push(digit);
+        }
+        out
+    } else {
+        format!("{value:.2}")
+    }
+}
