@@ -1,1 +1,27 @@
-//! x
+//! Every promise of the primitives as a named test, stamped onto every engine.
+//!
+//! A test is a function of a [`World`]: a fresh store of some engine, whose clock it can move
+//! and which it can close and open again. [`stamp!`] makes one `#[tokio::test]` of each for an
+//! engine. Nothing here waits by sleeping: time is moved, or a condition is awaited.
+
+pub mod cache;
+pub mod commit;
+pub mod event;
+pub mod job;
+pub mod lease;
+pub mod liveness;
+pub mod model_job;
+pub mod model_lease;
+pub mod paged;
+pub mod queue;
+pub mod rescue;
+pub mod revive;
+pub mod seed;
+pub mod settle;
+mod stamp;
+pub mod upkeep;
+pub mod upstream;
+pub mod worker;
+mod world;
+
+pub use world::{Engine, World};

@@ -20,7 +20,8 @@ use crate::job::{Claim, NewJob};
 pub enum Verdict {
     /// It is done.
     Complete,
-    /// It failed in a way that may pass; delivered again after the delay.
+    /// It failed in a way that may pass; delivered again after the delay. Not for a job without
+    /// attempts left: that one is [`Verdict::Dead`], with what its death means.
     Retry {
         /// How long it waits.
         delay: Duration,

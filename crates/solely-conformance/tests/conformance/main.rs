@@ -1,0 +1,3 @@
+//! The promises, on every engine.
+
+mod sqlite;
