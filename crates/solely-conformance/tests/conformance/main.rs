@@ -1,3 +1,4 @@
 //! The promises, on every engine.
 
+mod crash;
 mod sqlite;
