@@ -72,12 +72,28 @@ pub struct SqliteStore {
     counts: Arc<Counts>,
     prune_marks: Mutex<upkeep::Marks>,
     /// Held for as long as the store is open, if it was opened to serve.
-    _lock: Option<std::fs::File>,
+    lock: Option<std::fs::File>,
 }
 
 impl SqliteStore {
     /// What the store has done so far: commits, batches, statements.
     pub fn counts(&self) -> &Counts {
         &self.counts
+    }
+
+    /// Finishes what waits, ends the threads and gives the file free. Unlocking is explicit: a
+    /// child that was being started at this moment would still hold a copy of the handle.
+    fn shut(&self) {
+        self.readers.close();
+        self.writer.close();
+        if let Some(lock) = &self.lock {
+            let _ = lock.unlock();
+        }
+    }
+}
+
+impl Drop for SqliteStore {
+    fn drop(&mut self) {
+        self.shut();
     }
 }

@@ -69,7 +69,7 @@ impl SqliteStore {
             guards: options.guards,
             counts,
             prune_marks: Mutex::default(),
-            _lock: lock,
+            lock,
         })
     }
 }

@@ -40,8 +40,7 @@ impl Store for SqliteStore {
     }
 
     async fn close(&self) {
-        self.readers.close();
-        self.writer.close();
+        self.shut();
     }
 }
 

@@ -38,9 +38,6 @@ impl Engine for Sqlite {
 
     async fn reopen(&mut self) {
         self.store.close().await;
-        // The old store keeps its file lock until its last user is gone.
-        let placeholder = SqliteStore::open("sqlite::memory:", &Options::default()).expect("opens");
-        drop(std::mem::replace(&mut self.store, Arc::new(placeholder)));
         self.store = Self::open(&self.folder, &self.clock);
     }
 
