@@ -9,7 +9,10 @@ use async_trait::async_trait;
 
 use crate::clock::Timestamp;
 use crate::error::StoreError;
+use crate::id::JobId;
+use crate::job::{Job, JobState};
 use crate::json::Json;
+use crate::store::Store;
 
 /// An event's place in the order of its store. Later is greater; gaps mean nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -95,4 +98,48 @@ pub trait EventStore: Send + Sync {
 
     /// The oldest events that are due for delivery to a topic, in order.
     async fn outbox(&self, topic: String, limit: u32) -> Result<Vec<Event>, StoreError>;
+}
+
+/// A page of a subject's timeline: its events and, for a job, what its row says by itself, its
+/// making before them and its present state behind them.
+pub async fn timeline(
+    store: &dyn Store,
+    subject: String,
+    after: Option<EventId>,
+    limit: u32,
+) -> Result<Vec<Event>, StoreError> {
+    let job = match subject.strip_prefix("job:").and_then(|id| id.parse::<JobId>().ok()) {
+        Some(id) => store.job(id).await?,
+        None => None,
+    };
+    let mut events = store.timeline(subject, after.filter(|id| *id > MADE), limit).await?;
+    if let Some(job) = job {
+        let whole = events.len() < limit as usize;
+        if after.is_none() {
+            events.insert(0, told_by_row(&job, MADE, job.created_at, "job_enqueued"));
+        }
+        if let (true, Some(event)) = (whole && after != Some(NOW), state_event(job.state)) {
+            events.push(told_by_row(&job, NOW, job.updated_at, event));
+        }
+        events.truncate(limit as usize);
+    }
+    Ok(events)
+}
+
+/// Before and behind all written events of a job.
+const MADE: EventId = EventId(0);
+const NOW: EventId = EventId(i64::MAX);
+
+/// The event that a state implies. A dead, cancelled or retrying job has told of it itself.
+fn state_event(state: JobState) -> Option<&'static str> {
+    match state {
+        JobState::Running => Some("job_running"),
+        JobState::Completed => Some("job_completed"),
+        JobState::Ready | JobState::Retrying | JobState::Dead | JobState::Cancelled => None,
+    }
+}
+
+fn told_by_row(job: &Job, id: EventId, at: Timestamp, event: &str) -> Event {
+    let details = serde_json::json!({"queue": job.queue, "key": job.key, "attempts": job.attempts});
+    Event { id, at, told: NewEvent::new(format!("job:{}", job.id), event).details(Json::of(&details)) }
 }

@@ -20,6 +20,7 @@ pub mod cache;
 pub mod check;
 pub mod clock;
 pub mod commit;
+pub mod config;
 pub mod error;
 pub mod event;
 pub mod fault;

@@ -51,6 +51,13 @@ pub struct Queue {
     pub paused_until: Option<Timestamp>,
 }
 
+impl Queue {
+    /// A queue without jobs.
+    pub fn empty(name: String) -> Self {
+        Self { name, ready: 0, running: 0, dead: 0, oldest_age_ms: 0, paused_until: None }
+    }
+}
+
 /// What looking after queues needs of a store.
 #[async_trait]
 pub trait QueueStore: Send + Sync {

@@ -89,14 +89,7 @@ fn queues(conn: &Connection, now: Timestamp) -> Result<Vec<Queue>, Error> {
         while let Some(found) = rows.next()? {
             let name: String = found.get(0)?;
             let at = found.get::<_, Option<i64>>(2)?.map(Timestamp::from_millis);
-            let queue = queues.entry(name.clone()).or_insert_with(|| Queue {
-                name,
-                ready: 0,
-                running: 0,
-                dead: 0,
-                oldest_age_ms: 0,
-                paused_until: None,
-            });
+            let queue = queues.entry(name.clone()).or_insert_with(|| Queue::empty(name));
             set(queue, row::unsigned(found, 1)?, at);
         }
         Ok(())

@@ -1,0 +1,38 @@
+//! `solely check`.
+
+use std::path::Path;
+
+use solely_core::check::CheckReport;
+use solely_sqlite::Access;
+
+use super::{Failed, block_on};
+use crate::config::{self, Flags};
+use crate::store;
+
+pub(crate) fn run(file: Option<&Path>, json: bool) -> Result<(), Failed> {
+    let loaded = config::load(file, Flags::default())?;
+    let report = block_on(async {
+        let store = store::open(&loaded.config.store.url, Access::Tool)?;
+        Ok(store.check().await?)
+    })?;
+    if json {
+        println!("{}", serde_json::to_string_pretty(&report)?);
+    } else {
+        print(&report);
+    }
+    if report.violations.is_empty() { Ok(()) } else { Err(Failed::Violations) }
+}
+
+fn print(report: &CheckReport) {
+    for (what, count) in &report.counted {
+        println!("{count:>12}  {what}");
+    }
+    for violation in &report.violations {
+        println!("VIOLATION  {}: {} ({})", violation.rule, violation.message, violation.subject);
+    }
+    match report.violations.len() {
+        0 => println!("no violations"),
+        1 => println!("1 violation"),
+        count => println!("{count} violations"),
+    }
+}

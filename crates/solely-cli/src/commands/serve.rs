@@ -1,0 +1,58 @@
+//! `solely serve`.
+
+use std::net::SocketAddr;
+use std::path::Path;
+
+use anyhow::Context as _;
+use solely_server::{App, Runtime};
+use solely_sqlite::Access;
+use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio_util::sync::CancellationToken;
+
+use super::Failed;
+use crate::config::{self, Flags};
+use crate::{logging, store};
+
+pub(crate) fn run(file: Option<&Path>, listen: Option<SocketAddr>) -> Result<(), Failed> {
+    let config = config::load(file, Flags { listen })?.config;
+    logging::start();
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let store = store::open(&config.store.url, Access::Serve)?;
+        let app = App::new(store, config.server.max_body.0);
+        let beside = Runtime {
+            queues: Vec::new(),
+            retention: (&config.retention).into(),
+            grace: config.server.shutdown_grace.0,
+        };
+        let address = config.server.listen;
+        let listener = TcpListener::bind(address).await.with_context(|| format!("cannot listen on {address}"))?;
+        let stop = stop_on_signal()?;
+        tracing::info!(address = %listener.local_addr()?, store = app.store.kind(), "solely is ready");
+        solely_server::serve(listener, app, beside, stop).await?;
+        tracing::info!("solely has stopped");
+        Ok(())
+    })
+}
+
+/// Cancelled by SIGTERM or SIGINT. A second one ends the process at once.
+fn stop_on_signal() -> std::io::Result<CancellationToken> {
+    let (mut term, mut int) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    let stop = CancellationToken::new();
+    let stopping = stop.clone();
+    tokio::spawn(async move {
+        for again in [false, true] {
+            tokio::select! {
+                _ = term.recv() => {}
+                _ = int.recv() => {}
+            }
+            if again {
+                std::process::exit(130);
+            }
+            tracing::info!("told to stop; finishing what is under way");
+            stopping.cancel();
+        }
+    });
+    Ok(stop)
+}

@@ -1,0 +1,211 @@
+//! Loading the configuration: flags beat the environment, the environment beats the file, the
+//! file beats the defaults. Every value knows where it comes from.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::Path;
+
+use figment::providers::{Env, Format as _, Serialized, Toml};
+use figment::value::{Dict, Map, Value};
+use figment::{Figment, Metadata, Profile, Provider};
+use solely_core::config::Config;
+
+use crate::commands::Failed;
+
+/// The file that is read when there is one and none is named.
+const DEFAULT_FILE: &str = "solely.toml";
+const ENV_PREFIX: &str = "SOLELY__";
+/// Names that other tools have made common, and the keys they set.
+const COMMON_ENV: [(&str, &str); 1] = [("DATABASE_URL", "store.url")];
+
+/// Values given on the command line.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Flags {
+    /// `--listen`.
+    pub(crate) listen: Option<SocketAddr>,
+}
+
+/// The configuration, and how it came about.
+pub(crate) struct Loaded {
+    pub(crate) config: Config,
+    figment: Figment,
+}
+
+/// Loads and checks it. The error names the key, and the nearest known one.
+pub(crate) fn load(file: Option<&Path>, flags: Flags) -> Result<Loaded, Failed> {
+    let figment = figment(file, flags)?;
+    let config: Config = figment.extract().map_err(|error| Failed::Config(explain(&figment, error)))?;
+    check(&config)?;
+    Ok(Loaded { config, figment })
+}
+
+fn figment(file: Option<&Path>, flags: Flags) -> Result<Figment, Failed> {
+    let mut figment = Figment::from(Serialized::defaults(Config::default()));
+    match file {
+        Some(path) if !path.is_file() => {
+            return Err(Failed::Config(format!("there is no configuration file `{}`", path.display())));
+        }
+        Some(path) => figment = figment.merge(Toml::file_exact(path)),
+        None if Path::new(DEFAULT_FILE).is_file() => figment = figment.merge(Toml::file_exact(DEFAULT_FILE)),
+        None => {}
+    }
+    for (name, key) in COMMON_ENV {
+        if let Ok(value) = std::env::var(name) {
+            figment = figment.merge(Given { origin: format!("environment {name}"), key, value });
+        }
+    }
+    figment = figment.merge(Env::prefixed(ENV_PREFIX).split("__"));
+    if let Some(listen) = flags.listen {
+        let value = listen.to_string();
+        figment = figment.merge(Given { origin: "--listen".to_owned(), key: "server.listen", value });
+    }
+    Ok(figment)
+}
+
+/// What figment cannot know.
+fn check(config: &Config) -> Result<(), Failed> {
+    if !config.server.listen.ip().is_loopback() {
+        return Err(Failed::Config(format!(
+            "`server.listen` is {}, but without access control only a loopback address is served",
+            config.server.listen
+        )));
+    }
+    if config.server.max_body.0 == 0 {
+        return Err(Failed::Config("`server.max_body` is at least 1B".to_owned()));
+    }
+    Ok(())
+}
+
+/// One value under one key.
+struct Given {
+    origin: String,
+    key: &'static str,
+    value: String,
+}
+
+impl Provider for Given {
+    fn metadata(&self) -> Metadata {
+        Metadata::named(self.origin.clone())
+    }
+
+    fn data(&self) -> Result<Map<Profile, Dict>, figment::Error> {
+        let nested = figment::util::nest(self.key, Value::from(self.value.clone()));
+        let dict = nested.into_dict().unwrap_or_default();
+        Ok(Profile::Default.collect(dict))
+    }
+}
+
+fn explain(figment: &Figment, error: figment::Error) -> String {
+    let Some(error) = error.into_iter().next() else { return "the configuration is wrong".to_owned() };
+    let key = error.path.join(".");
+    let origin = error.metadata.as_ref().map(origin).unwrap_or_default();
+    match &error.kind {
+        figment::error::Kind::UnknownField(name, _) => {
+            let parent = if key.ends_with(name.as_str()) { key.clone() } else { join(&key, name) };
+            let nearest = nearest(&parent).map(|near| format!("; did you mean `{near}`?")).unwrap_or_default();
+            format!("unknown key `{parent}`{}{nearest}", from(&origin))
+        }
+        kind => {
+            let found = figment.find_metadata(&key).map(|found| self::origin(found)).unwrap_or(origin);
+            let key = if key.is_empty() { "the configuration".to_owned() } else { format!("`{key}`") };
+            format!("{key}{}: {kind}", from(&found))
+        }
+    }
+}
+
+fn join(parent: &str, name: &str) -> String {
+    if parent.is_empty() { name.to_owned() } else { format!("{parent}.{name}") }
+}
+
+fn from(origin: &str) -> String {
+    if origin.is_empty() { String::new() } else { format!(" (from {origin})") }
+}
+
+/// The known key that looks most like this one, if one does.
+fn nearest(key: &str) -> Option<String> {
+    let known = flat(&Config::default()).into_keys();
+    let scored = known.map(|known| (strsim::jaro_winkler(key, &known), known));
+    scored.filter(|(score, _)| *score > 0.8).max_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, known)| known)
+}
+
+fn origin(metadata: &Metadata) -> String {
+    match &metadata.source {
+        Some(figment::Source::File(path)) => path.display().to_string(),
+        _ if metadata.name.starts_with('`') => format!("environment {ENV_PREFIX}…"),
+        _ => metadata.name.to_string(),
+    }
+}
+
+/// Every key with its value, in order.
+fn flat(config: &Config) -> BTreeMap<String, serde_json::Value> {
+    let mut keys = BTreeMap::new();
+    let value = serde_json::to_value(config).unwrap_or_default();
+    flatten(String::new(), value, &mut keys);
+    keys
+}
+
+fn flatten(prefix: String, value: serde_json::Value, into: &mut BTreeMap<String, serde_json::Value>) {
+    match value {
+        serde_json::Value::Object(fields) => {
+            for (name, value) in fields {
+                flatten(join(&prefix, &name), value, into);
+            }
+        }
+        value => drop(into.insert(prefix, value)),
+    }
+}
+
+/// One key of the effective configuration, fit to be shown.
+#[derive(serde::Serialize)]
+pub(crate) struct Setting {
+    pub(crate) key: String,
+    pub(crate) value: serde_json::Value,
+    pub(crate) origin: String,
+}
+
+impl Loaded {
+    /// Every key with its value and origin; secrets are hidden.
+    pub(crate) fn settings(&self) -> Vec<Setting> {
+        let setting = |(key, value): (String, serde_json::Value)| {
+            let found = self.figment.find_metadata(&key).map(|metadata| match metadata.name.as_ref() {
+                name if name.contains("Config") => "default".to_owned(),
+                _ if metadata.name.starts_with('`') => format!("environment {}", env_name(&key)),
+                _ => origin(metadata),
+            });
+            let value = if key == "store.url" { without_password(value) } else { value };
+            Setting { key, value, origin: found.unwrap_or_else(|| "default".to_owned()) }
+        };
+        flat(&self.config).into_iter().map(setting).collect()
+    }
+}
+
+fn env_name(key: &str) -> String {
+    format!("{ENV_PREFIX}{}", key.to_uppercase().replace('.', "__"))
+}
+
+/// Hides the password of a URL such as `postgres://user:password@host/db`.
+fn without_password(url: serde_json::Value) -> serde_json::Value {
+    let Some(text) = url.as_str() else { return url };
+    let Some((scheme, rest)) = text.split_once("://") else { return url };
+    let Some((user, place)) = rest.rsplit_once('@') else { return url };
+    let user = user.split(':').next().unwrap_or_default();
+    serde_json::Value::String(format!("{scheme}://{user}:***@{place}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_password_in_a_url_is_hidden() {
+        let shown = without_password("postgres://u:p@ss@host/db".into());
+        assert_eq!(shown, "postgres://u:***@host/db");
+        assert_eq!(without_password("sqlite:solely.db".into()), "sqlite:solely.db");
+    }
+
+    #[test]
+    fn a_misspelt_key_finds_its_neighbour() {
+        assert_eq!(nearest("server.lisen").as_deref(), Some("server.listen"));
+        assert_eq!(nearest("zzz"), None);
+    }
+}

@@ -1,0 +1,185 @@
+//! The configuration: every key, with its default.
+//!
+//! Unknown keys are refused wherever they stand. Loading (files, environment, flags, origins)
+//! is the command line's part; here is what the keys mean.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::str::FromStr;
+use std::time::Duration;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+
+use crate::store::Retention;
+
+/// All of it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    /// The HTTP server.
+    pub server: ServerConfig,
+    /// Where everything is kept.
+    pub store: StoreConfig,
+    /// How long finished things are kept.
+    pub retention: RetentionConfig,
+}
+
+/// The HTTP server.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct ServerConfig {
+    /// The address to listen on; only loopback ones while there is no access control.
+    pub listen: SocketAddr,
+    /// The largest body of a request.
+    pub max_body: Bytes,
+    /// How long requests and jobs may go on once the server is told to stop.
+    pub shutdown_grace: Span,
+}
+
+impl Default for ServerConfig {
+    fn default() -> Self {
+        Self {
+            listen: SocketAddr::from(([127, 0, 0, 1], 7420)),
+            max_body: Bytes(1024 * 1024),
+            shutdown_grace: Span(Duration::from_secs(30)),
+        }
+    }
+}
+
+/// Where everything is kept.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct StoreConfig {
+    /// `sqlite:FILE` or `sqlite::memory:`.
+    pub url: String,
+}
+
+impl Default for StoreConfig {
+    fn default() -> Self {
+        Self { url: "sqlite:solely.db".to_owned() }
+    }
+}
+
+/// How long finished things are kept.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct RetentionConfig {
+    /// Completed and cancelled jobs.
+    pub jobs: Span,
+    /// Events: timeline and audit.
+    pub events: Span,
+    /// Dead letters.
+    pub dead_letters: Span,
+}
+
+impl Default for RetentionConfig {
+    fn default() -> Self {
+        let Retention { jobs, events, dead_letters } = Retention::default();
+        Self { jobs: Span(jobs), events: Span(events), dead_letters: Span(dead_letters) }
+    }
+}
+
+impl From<&RetentionConfig> for Retention {
+    fn from(config: &RetentionConfig) -> Self {
+        Self { jobs: config.jobs.0, events: config.events.0, dead_letters: config.dead_letters.0 }
+    }
+}
+
+/// A duration, written `500ms`, `60s`, `10m`, `24h` or `14d`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Span(pub Duration);
+
+const SPAN_UNITS: [(&str, u64); 5] = [("ms", 1), ("s", 1_000), ("m", 60_000), ("h", 3_600_000), ("d", 86_400_000)];
+
+impl FromStr for Span {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let millis = with_unit(text, &SPAN_UNITS)
+            .ok_or_else(|| format!("`{text}` is not a duration such as 500ms, 60s, 10m, 24h or 14d"))?;
+        Ok(Self(Duration::from_millis(millis)))
+    }
+}
+
+impl fmt::Display for Span {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let millis = u64::try_from(self.0.as_millis()).unwrap_or(u64::MAX);
+        write_with_unit(f, millis, &SPAN_UNITS)
+    }
+}
+
+/// A size, written `512B`, `64KiB`, `1MiB`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bytes(pub usize);
+
+const BYTES_UNITS: [(&str, u64); 4] = [("B", 1), ("KiB", 1 << 10), ("MiB", 1 << 20), ("GiB", 1 << 30)];
+
+impl FromStr for Bytes {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        with_unit(text, &BYTES_UNITS)
+            .and_then(|bytes| usize::try_from(bytes).ok())
+            .map(Self)
+            .ok_or_else(|| format!("`{text}` is not a size such as 512B, 64KiB or 1MiB"))
+    }
+}
+
+impl fmt::Display for Bytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write_with_unit(f, self.0 as u64, &BYTES_UNITS)
+    }
+}
+
+/// A whole number followed by one of these units.
+fn with_unit(text: &str, units: &[(&str, u64)]) -> Option<u64> {
+    let digits = text.find(|c: char| !c.is_ascii_digit())?;
+    let (number, unit) = text.split_at(digits);
+    let (_, factor) = units.iter().find(|(name, _)| *name == unit)?;
+    number.parse::<u64>().ok()?.checked_mul(*factor)
+}
+
+/// The largest unit that leaves a whole number.
+fn write_with_unit(f: &mut fmt::Formatter<'_>, value: u64, units: &[(&str, u64)]) -> fmt::Result {
+    let fits = |(_, factor): &&(&str, u64)| value > 0 && value.is_multiple_of(*factor);
+    let (name, factor) = units.iter().rev().find(fits).unwrap_or(&units[0]);
+    write!(f, "{}{name}", value / factor)
+}
+
+macro_rules! as_text {
+    ($type:ty) => {
+        impl Serialize for $type {
+            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                serializer.collect_str(self)
+            }
+        }
+
+        impl<'de> Deserialize<'de> for $type {
+            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                String::deserialize(deserializer)?.parse().map_err(de::Error::custom)
+            }
+        }
+    };
+}
+
+as_text!(Span);
+as_text!(Bytes);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_and_sizes_are_read_and_written() {
+        for text in ["500ms", "60s", "10m", "24h", "14d", "1500ms"] {
+            let span: Span = text.parse().expect(text);
+            let again: Span = span.to_string().parse().expect("reads back");
+            assert_eq!(span, again);
+        }
+        assert_eq!(Span(Duration::from_secs(86_400)).to_string(), "1d");
+        assert_eq!("1MiB".parse::<Bytes>().expect("a size").0, 1_048_576);
+        for text in ["", "5", "s", "-1s", "1.5s", "5 s", "5y", "99999999999999999999d", "300000000000d"] {
+            assert!(text.parse::<Span>().is_err(), "{text}");
+        }
+    }
+}

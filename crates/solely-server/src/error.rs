@@ -1,0 +1,114 @@
+//! Errors as clients see them: a status, a stable code, a sentence, and when to try again.
+
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::http::{HeaderName, HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use serde::Serialize;
+use serde_json::Value;
+use solely_core::StoreError;
+
+/// An error on its way to a client.
+#[derive(Clone, Debug)]
+pub struct ApiError {
+    status: StatusCode,
+    code: &'static str,
+    message: String,
+    retry_after: Option<Duration>,
+    details: Option<Value>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct ErrorBody<'a> {
+    error: &'a str,
+    message: &'a str,
+    request_id: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    retry_after: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    details: Option<&'a Value>,
+}
+
+impl ApiError {
+    /// An error of this status, code and sentence.
+    pub fn new(status: StatusCode, code: &'static str, message: impl Into<String>) -> Self {
+        Self { status, code, message: message.into(), retry_after: None, details: None }
+    }
+
+    /// Something is wrong with the request; the message names the field.
+    pub fn invalid(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, "INVALID_REQUEST", message)
+    }
+
+    /// There is no such thing.
+    pub fn not_found(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::NOT_FOUND, "NOT_FOUND", message)
+    }
+
+    /// The state of things does not allow it.
+    pub fn conflict(code: &'static str, message: impl Into<String>) -> Self {
+        Self::new(StatusCode::CONFLICT, code, message)
+    }
+
+    /// Says when trying again can help.
+    pub fn retry_after(mut self, wait: Duration) -> Self {
+        self.retry_after = Some(wait);
+        self
+    }
+
+    /// Adds what a program can use.
+    pub fn details(mut self, details: Value) -> Self {
+        self.details = Some(details);
+        self
+    }
+
+    /// The whole response, once the request's id is known.
+    pub(crate) fn into_body(self, request_id: &str) -> Response {
+        let retry_ms = self.retry_after.map(|wait| u64::try_from(wait.as_millis()).unwrap_or(u64::MAX));
+        let body = ErrorBody {
+            error: self.code,
+            message: &self.message,
+            request_id,
+            retry_after: retry_ms,
+            details: self.details.as_ref(),
+        };
+        let mut response = (self.status, axum::Json(body)).into_response();
+        if let Some(retry_ms) = retry_ms {
+            set(&mut response, header::RETRY_AFTER, &retry_ms.div_ceil(1_000).to_string());
+        }
+        response
+    }
+}
+
+pub(crate) fn set(response: &mut Response<Body>, name: HeaderName, value: &str) {
+    if let Ok(value) = HeaderValue::from_str(value) {
+        response.headers_mut().insert(name, value);
+    }
+}
+
+impl IntoResponse for ApiError {
+    /// An empty response that carries the error; the outermost layer writes the body.
+    fn into_response(self) -> Response {
+        let mut response = self.status.into_response();
+        response.extensions_mut().insert(self);
+        response
+    }
+}
+
+/// How long a client waits before it asks a store again that is away.
+const STORE_RETRY: Duration = Duration::from_secs(1);
+
+impl From<StoreError> for ApiError {
+    fn from(error: StoreError) -> Self {
+        tracing::warn!(%error, "the store could not answer");
+        if error.retryable() {
+            let message = "The store is not available at the moment. Please try again.";
+            Self::new(StatusCode::SERVICE_UNAVAILABLE, "STORE_UNAVAILABLE", message).retry_after(STORE_RETRY)
+        } else {
+            let message = "The store refused the request. This is a mistake of the server; its log says more.";
+            Self::new(StatusCode::INTERNAL_SERVER_ERROR, "INTERNAL", message)
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! Extractors that refuse what they do not know, and say which field.
+
+use axum::body::to_bytes;
+use axum::extract::{FromRequest, FromRequestParts, Request};
+use axum::http::StatusCode;
+use axum::http::request::Parts;
+use serde::de::DeserializeOwned;
+
+use crate::App;
+use crate::error::ApiError;
+
+/// A JSON body. None at all is an empty object.
+pub(crate) struct Body<T>(pub(crate) T);
+
+impl<T: DeserializeOwned> FromRequest<App> for Body<T> {
+    type Rejection = ApiError;
+
+    async fn from_request(request: Request, app: &App) -> Result<Self, ApiError> {
+        let bytes = to_bytes(request.into_body(), app.max_body).await.map_err(|error| too_large(&error, app))?;
+        let text: &[u8] = if bytes.is_empty() { b"{}" } else { &bytes };
+        let mut json = serde_json::Deserializer::from_slice(text);
+        let value = serde_path_to_error::deserialize(&mut json).map_err(|error| {
+            let path = error.path().to_string();
+            ApiError::invalid(sentence(&path, &error.into_inner().to_string()))
+        })?;
+        json.end().map_err(|_| ApiError::invalid("the body has something behind its JSON"))?;
+        Ok(Self(value))
+    }
+}
+
+fn too_large(error: &axum::Error, app: &App) -> ApiError {
+    // The limit's own error says so; anything else is a client that left.
+    let text = std::error::Error::source(error).map(ToString::to_string).unwrap_or_default();
+    if text.contains("limit") {
+        let message = format!("The body is larger than {} bytes.", app.max_body);
+        return ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, "BODY_TOO_LARGE", message);
+    }
+    ApiError::invalid("the body could not be read")
+}
+
+/// The query string. Values are text; each handler's type reads them.
+pub(crate) struct Query<T>(pub(crate) T);
+
+impl<T: DeserializeOwned> FromRequestParts<App> for Query<T> {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, _app: &App) -> Result<Self, ApiError> {
+        let query = parts.uri.query().unwrap_or_default();
+        let form = serde_urlencoded::Deserializer::new(form_pairs(query));
+        let value = serde_path_to_error::deserialize(form).map_err(|error| {
+            let path = error.path().to_string();
+            ApiError::invalid(sentence(&path, &error.into_inner().to_string()))
+        })?;
+        Ok(Self(value))
+    }
+}
+
+fn form_pairs(query: &str) -> form_urlencoded::Parse<'_> {
+    form_urlencoded::parse(query.as_bytes())
+}
+
+/// A segment of the path. One that cannot be what it stands for names nothing.
+pub(crate) struct Path<T>(pub(crate) T);
+
+impl<T: std::str::FromStr + Send> FromRequestParts<App> for Path<T> {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, ApiError> {
+        let axum::extract::Path(text) = axum::extract::Path::<String>::from_request_parts(parts, app)
+            .await
+            .map_err(|_| ApiError::not_found("There is no such thing."))?;
+        text.parse().map(Self).map_err(|_| ApiError::not_found(format!("There is no `{text}`.")))
+    }
+}
+
+/// What serde says, with the field in front and the column left out.
+fn sentence(path: &str, what: &str) -> String {
+    let what = what.split(" at line ").next().unwrap_or(what);
+    match path {
+        "." | "?" => what.to_owned(),
+        // Serde names the field itself where it is missing or unknown.
+        _ if what.contains(&format!("`{path}`")) => what.to_owned(),
+        _ => format!("`{path}`: {what}"),
+    }
+}
+
+/// Refuses text that cannot be a key: empty, too long, or with control characters.
+pub(crate) fn check_key(field: &str, text: &str) -> Result<(), ApiError> {
+    let max = solely_core::limits::KEY_BYTES_MAX;
+    if text.is_empty() || text.len() > max {
+        return Err(ApiError::invalid(format!("`{field}` has 1 to {max} bytes")));
+    }
+    if text.chars().any(char::is_control) {
+        return Err(ApiError::invalid(format!("`{field}` has no control characters")));
+    }
+    Ok(())
+}

@@ -1,0 +1,119 @@
+//! Jobs.
+
+use axum::Json;
+use axum::extract::State;
+use serde::{Deserialize, Serialize};
+use solely_core::clock::Timestamp;
+use solely_core::job::{Job, JobState, ReviveRequest, Revived};
+use solely_core::queue::JobFilter;
+use solely_core::{JobId, Json as Stored};
+
+use crate::App;
+use crate::error::ApiError;
+use crate::extract::{Path, Query};
+use crate::page::{self, Page};
+
+/// A job as clients see it: without its payload.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct ShownJob {
+    id: JobId,
+    queue: String,
+    kind: String,
+    key: String,
+    state: JobState,
+    priority: u8,
+    attempts: u32,
+    max_attempts: u32,
+    run_at: Timestamp,
+    locked_until: Option<Timestamp>,
+    error: Option<String>,
+    attributes: Stored,
+    created_at: Timestamp,
+    updated_at: Timestamp,
+}
+
+impl From<Job> for ShownJob {
+    fn from(job: Job) -> Self {
+        Self {
+            id: job.id,
+            queue: job.queue,
+            kind: job.kind,
+            key: job.key,
+            state: job.state,
+            priority: job.priority,
+            attempts: job.attempts,
+            max_attempts: job.max_attempts,
+            run_at: job.run_at,
+            locked_until: job.locked_until,
+            error: job.error,
+            attributes: job.attributes,
+            created_at: job.created_at,
+            updated_at: job.updated_at,
+        }
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ListQuery {
+    queue: Option<String>,
+    state: Option<String>,
+    key: Option<String>,
+    limit: Option<u32>,
+    cursor: Option<String>,
+}
+
+/// Jobs, newest first.
+pub(crate) async fn list(
+    State(app): State<App>,
+    Query(query): Query<ListQuery>,
+) -> Result<Json<Page<ShownJob>>, ApiError> {
+    let state = query.state.as_deref().map(state).transpose()?;
+    let filter = JobFilter {
+        queue: query.queue,
+        state,
+        key: query.key,
+        before: page::cursor(query.cursor.as_deref())?,
+        limit: page::limit(query.limit)?,
+    };
+    Ok(Json(page_of(&app, filter).await?))
+}
+
+/// A page of what a filter shows.
+pub(crate) async fn page_of(app: &App, mut filter: JobFilter) -> Result<Page<ShownJob>, ApiError> {
+    let limit = filter.limit;
+    filter.limit += 1;
+    let jobs = app.store.jobs(filter).await?;
+    Ok(Page::of(jobs, limit, |job| job.id.to_string()).map(ShownJob::from))
+}
+
+fn state(word: &str) -> Result<JobState, ApiError> {
+    word.parse().map_err(|()| {
+        let known: Vec<&str> = JobState::ALL.into_iter().map(JobState::word).collect();
+        ApiError::invalid(format!("`state` is one of {}", known.join(", ")))
+    })
+}
+
+/// One job.
+pub(crate) async fn show(State(app): State<App>, Path(id): Path<JobId>) -> Result<Json<ShownJob>, ApiError> {
+    find(&app, id).await.map(|job| Json(job.into()))
+}
+
+async fn find(app: &App, id: JobId) -> Result<Job, ApiError> {
+    app.store.job(id).await?.ok_or_else(|| ApiError::not_found(format!("There is no job `{id}`.")))
+}
+
+/// Brings one dead job back.
+pub(crate) async fn retry(State(app): State<App>, Path(id): Path<JobId>) -> Result<Json<ShownJob>, ApiError> {
+    find(&app, id).await?;
+    let request = ReviveRequest { ids: Some(vec![id]), limit: 1, ..ReviveRequest::default() };
+    match app.jobs.revive(request).await?.first() {
+        Some(Revived::Ready { .. }) => find(&app, id).await.map(|job| Json(job.into())),
+        Some(Revived::Superseded { by, .. }) => {
+            let message = format!("The newer job `{by}` has its key; this one was closed.");
+            Err(ApiError::conflict("JOB_SUPERSEDED", message).details(serde_json::json!({"by": by})))
+        }
+        None => Err(ApiError::conflict("INVALID_STATE", "Only a dead job can be retried.")),
+    }
+}

@@ -1,0 +1,17 @@
+//! Prometheus.
+
+use axum::extract::State;
+use axum::http::header;
+use axum::response::IntoResponse;
+
+use crate::App;
+
+/// Everything that is counted. Gauges of queues are read as they are asked for; a store that is
+/// away leaves them as they were.
+pub(crate) async fn text(State(app): State<App>) -> impl IntoResponse {
+    if let Ok(queues) = app.store.queues().await {
+        app.metrics.queues(&queues);
+    }
+    let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+    ([(header::CONTENT_TYPE, kind)], app.metrics.text())
+}

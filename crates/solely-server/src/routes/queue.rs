@@ -1,0 +1,72 @@
+//! Queues.
+
+use axum::Json;
+use axum::extract::State;
+use serde::Deserialize;
+use solely_core::clock::{Clock, Timestamp};
+use solely_core::queue::Queue;
+
+use crate::App;
+use crate::error::ApiError;
+use crate::extract::{Body, Path, Query, check_key};
+use crate::page::{self, Page};
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ListQuery {
+    limit: Option<u32>,
+    cursor: Option<String>,
+}
+
+/// Queues by name.
+pub(crate) async fn list(
+    State(app): State<App>,
+    Query(query): Query<ListQuery>,
+) -> Result<Json<Page<Queue>>, ApiError> {
+    let limit = page::limit(query.limit)?;
+    let mut queues = app.store.queues().await?;
+    if let Some(after) = query.cursor {
+        queues.retain(|queue| queue.name > after);
+    }
+    Ok(Json(Page::of(queues, limit, |queue| queue.name.clone())))
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct PauseBody {
+    until: Option<Timestamp>,
+}
+
+/// Nothing of the queue is claimed before `until`, or before somebody resumes it.
+pub(crate) async fn pause(
+    State(app): State<App>,
+    Path(name): Path<String>,
+    Body(body): Body<PauseBody>,
+) -> Result<Json<Queue>, ApiError> {
+    let until = body.until.unwrap_or(Timestamp::FAR_FUTURE).min(Timestamp::FAR_FUTURE);
+    if until <= Clock::system().now() {
+        return Err(ApiError::invalid("`until` is in the past"));
+    }
+    set(&app, name, until).await
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ResumeBody {}
+
+/// The queue goes on now.
+pub(crate) async fn resume(
+    State(app): State<App>,
+    Path(name): Path<String>,
+    Body(_): Body<ResumeBody>,
+) -> Result<Json<Queue>, ApiError> {
+    set(&app, name, Timestamp::default()).await
+}
+
+async fn set(app: &App, name: String, until: Timestamp) -> Result<Json<Queue>, ApiError> {
+    check_key("name", &name)?;
+    app.jobs.pause(name.clone(), until).await?;
+    let queues = app.store.queues().await?;
+    let found = queues.into_iter().find(|queue| queue.name == name);
+    Ok(Json(found.unwrap_or_else(|| Queue::empty(name))))
+}

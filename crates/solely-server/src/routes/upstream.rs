@@ -1,0 +1,31 @@
+//! Upstreams.
+
+use axum::Json;
+use axum::extract::State;
+use serde::Deserialize;
+use solely_core::upstream::UpstreamStatus;
+
+use crate::App;
+use crate::error::ApiError;
+use crate::extract::Query;
+use crate::page::{self, Page};
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ListQuery {
+    limit: Option<u32>,
+    cursor: Option<String>,
+}
+
+/// Upstreams by name, as this process sees them; pauses are shared.
+pub(crate) async fn list(
+    State(app): State<App>,
+    Query(query): Query<ListQuery>,
+) -> Result<Json<Page<UpstreamStatus>>, ApiError> {
+    let limit = page::limit(query.limit)?;
+    let mut upstreams = app.upstreams.status(&*app.store).await?;
+    if let Some(after) = query.cursor {
+        upstreams.retain(|upstream| upstream.name > after);
+    }
+    Ok(Json(Page::of(upstreams, limit, |upstream| upstream.name.clone())))
+}

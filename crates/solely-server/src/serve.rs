@@ -1,0 +1,66 @@
+//! From a listener to an orderly end.
+//!
+//! Told to stop, the server takes no new connection and no new job, lets requests and
+//! deliveries finish for the grace period, releases the rest, and says that its process leaves,
+//! so that nobody waits for its locks. The heartbeat goes on until the last delivery is settled.
+
+use std::time::Duration;
+
+use solely_core::ProcessId;
+use solely_core::store::Retention;
+use solely_core::upkeep::Upkeep;
+use solely_core::worker::{QueueSpec, Worker};
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+
+use crate::{App, router};
+
+/// What runs beside the HTTP server.
+pub struct Runtime {
+    /// The queues that this process works.
+    pub queues: Vec<QueueSpec>,
+    /// How long finished things are kept.
+    pub retention: Retention,
+    /// How long requests and deliveries may go on once it is told to stop.
+    pub grace: Duration,
+}
+
+/// Serves until `stop`, then drains.
+pub async fn serve(
+    listener: TcpListener,
+    app: App,
+    runtime: Runtime,
+    stop: CancellationToken,
+) -> std::io::Result<()> {
+    let process = ProcessId::random();
+    let upkeep = Upkeep::new(app.jobs.clone(), process, &runtime.queues, runtime.retention);
+    let worker =
+        Worker { jobs: app.jobs.clone(), process, queues: runtime.queues, grace: runtime.grace };
+    let drained = CancellationToken::new();
+    let upkeep = tokio::spawn(upkeep.run(drained.clone()));
+    let worker = tokio::spawn(worker.run(stop.clone()));
+    let store = app.store.clone();
+    let http = axum::serve(listener, router(app)).with_graceful_shutdown(stop.clone().cancelled_owned());
+    let http = async move {
+        let mut http = tokio::spawn(http.into_future());
+        tokio::select! {
+            ended = &mut http => ended,
+            () = past_grace(&stop, runtime.grace) => {
+                // Connections that are still open are cut; what they asked for is committed or not.
+                http.abort();
+                Ok(Ok(()))
+            }
+        }
+    };
+    let served = http.await;
+    let _ = worker.await;
+    drained.cancel();
+    let _ = upkeep.await;
+    store.close().await;
+    served.unwrap_or_else(|error| Err(std::io::Error::other(error)))
+}
+
+async fn past_grace(stop: &CancellationToken, grace: Duration) {
+    stop.cancelled().await;
+    tokio::time::sleep(grace).await;
+}
