@@ -1,5 +1,6 @@
 //! Metrics, with a registry of their own: library users and parallel tests have theirs.
 
+use std::collections::HashSet;
 use std::time::Duration;
 
 use prometheus_client::encoding::{EncodeLabelSet, text};
@@ -50,6 +51,26 @@ pub struct Metrics {
     lease_wait_seconds: Histogram,
     pruned: Counter,
     upkeep_failures: Counter,
+}
+
+/// The encoder writes OpenMetrics, in which a counter is described without the `_total` that
+/// its samples have; the older text format describes it by its full name and has no end mark.
+fn classic(open_metrics: &str) -> String {
+    let counters: HashSet<&str> = open_metrics
+        .lines()
+        .filter_map(|line| line.strip_prefix("# TYPE ")?.strip_suffix(" counter"))
+        .collect();
+    let mut out = String::with_capacity(open_metrics.len());
+    for line in open_metrics.lines().filter(|line| *line != "# EOF") {
+        let described = line.strip_prefix("# HELP ").or_else(|| line.strip_prefix("# TYPE "));
+        let name = described.and_then(|rest| rest.split(' ').next()).filter(|name| counters.contains(name));
+        match name {
+            Some(name) => out.push_str(&line.replacen(name, &format!("{name}_total"), 1)),
+            None => out.push_str(line),
+        }
+        out.push('\n');
+    }
+    out
 }
 
 fn seconds() -> Histogram {
@@ -119,12 +140,12 @@ impl Metrics {
         }
     }
 
-    /// All of it in the Prometheus text format.
+    /// All of it in the Prometheus text format (0.0.4).
     pub fn text(&self) -> String {
-        let mut out = String::new();
+        let mut open_metrics = String::new();
         // Writing to a string cannot fail.
-        let _ = text::encode(&mut out, &self.registry);
-        out
+        let _ = text::encode(&mut open_metrics, &self.registry);
+        classic(&open_metrics)
     }
 
     pub(crate) fn enqueued(&self, queue: &str, outcome: &Enqueued) {
@@ -179,5 +200,25 @@ impl Metrics {
             self.dead.get_or_create(&label).set(gauge(queue.dead));
             self.oldest_age_ms.get_or_create(&label).set(gauge(queue.oldest_age_ms));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn everything_is_there_at_zero_in_the_classic_format() {
+        let text = Metrics::new(&["queue".to_owned()]).text();
+        for line in [
+            "# TYPE solely_jobs_settled_total counter",
+            "solely_jobs_settled_total{queue=\"queue\",outcome=\"dead\"} 0",
+            "solely_leases_acquired_total{outcome=\"held\"} 0",
+            "solely_queue_depth{queue=\"queue\"} 0",
+            "solely_job_run_seconds_count{queue=\"queue\"} 0",
+        ] {
+            assert!(text.lines().any(|found| found == line), "{line} in {text}");
+        }
+        assert!(!text.contains("# EOF"));
     }
 }

@@ -18,6 +18,10 @@ impl<T: DeserializeOwned> FromRequest<App> for Body<T> {
     async fn from_request(request: Request, app: &App) -> Result<Self, ApiError> {
         let bytes = to_bytes(request.into_body(), app.max_body).await.map_err(|error| too_large(&error, app))?;
         let text: &[u8] = if bytes.is_empty() { b"{}" } else { &bytes };
+        // Serde would take an array for a struct, field by field.
+        if text.trim_ascii_start().first() == Some(&b'[') {
+            return Err(ApiError::invalid("the body is a JSON object, not an array"));
+        }
         let mut json = serde_json::Deserializer::from_slice(text);
         let value = serde_path_to_error::deserialize(&mut json).map_err(|error| {
             let path = error.path().to_string();

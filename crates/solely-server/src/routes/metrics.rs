@@ -12,6 +12,6 @@ pub(crate) async fn text(State(app): State<App>) -> impl IntoResponse {
     if let Ok(queues) = app.store.queues().await {
         app.metrics.queues(&queues);
     }
-    let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+    let kind = "text/plain; version=0.0.4; charset=utf-8";
     ([(header::CONTENT_TYPE, kind)], app.metrics.text())
 }

@@ -1,0 +1,187 @@
+//! Bad input on every route: a 4xx with a stable code and the one error body, and nothing
+//! changed.
+
+use reqwest::Method;
+use serde_json::Value;
+
+use crate::server::Server;
+
+struct Case {
+    method: &'static str,
+    path: &'static str,
+    body: Option<String>,
+    status: u16,
+    code: &'static str,
+    /// A word that the message has: the field, as a rule.
+    says: &'static str,
+}
+
+fn case(method: &'static str, path: &'static str, body: &str, status: u16, code: &'static str, says: &'static str) -> Case {
+    let body = (!body.is_empty()).then(|| body.to_owned());
+    Case { method, path, body, status, code, says }
+}
+
+const SOME_ID: &str = "/v1/jobs/01900000-0000-7000-8000-000000000000";
+const SOME_RETRY: &str = "/v1/jobs/01900000-0000-7000-8000-000000000000/retry";
+const SOME_LEASE: &str = "/v1/leases/01900000-0000-7000-8000-000000000000";
+
+fn cases() -> Vec<Case> {
+    let invalid = |method, path, body: &str, says| case(method, path, body, 400, "INVALID_REQUEST", says);
+    let get = |path, says| invalid("GET", path, "", says);
+    let lease = |body: &str, says| invalid("POST", "/v1/leases", body, says);
+    let redrive = |body: &str, says| invalid("POST", "/v1/dead-letters/redrive", body, says);
+    let long = "x".repeat(513);
+    let many: Vec<String> = (0..65).map(|n| format!("\"{n}\"")).collect();
+    let mut cases = vec![
+        lease("{", "EOF"),
+        lease("nonsense", "expected"),
+        lease("[]", "object"),
+        lease("null", "expected"),
+        lease("7", "expected"),
+        lease("{} {}", "keys"),
+        lease(r#"{"keys":["a"],"owner":"o","ttlMs":1000} x"#, "behind"),
+        lease("", "keys"),
+        lease(r#"{"owner":"o","ttlMs":1000}"#, "keys"),
+        lease(r#"{"keys":["a"],"ttlMs":1000}"#, "owner"),
+        lease(r#"{"keys":["a"],"owner":"o"}"#, "ttlMs"),
+        lease(r#"{"keys":"a","owner":"o","ttlMs":1000}"#, "keys"),
+        lease(r#"{"keys":[1],"owner":"o","ttlMs":1000}"#, "keys[0]"),
+        lease(r#"{"keys":[],"owner":"o","ttlMs":1000}"#, "keys"),
+        lease(r#"{"keys":[""],"owner":"o","ttlMs":1000}"#, "keys"),
+        lease(r#"{"keys":["a\u0000"],"owner":"o","ttlMs":1000}"#, "control"),
+        lease(&format!(r#"{{"keys":["{long}"],"owner":"o","ttlMs":1000}}"#), "keys"),
+        lease(&format!(r#"{{"keys":[{}],"owner":"o","ttlMs":1000}}"#, many.join(",")), "keys"),
+        lease(r#"{"keys":["a"],"owner":"","ttlMs":1000}"#, "owner"),
+        lease(r#"{"keys":["a"],"owner":"o","ttlMs":0}"#, "ttlMs"),
+        lease(r#"{"keys":["a"],"owner":"o","ttlMs":-1}"#, "ttlMs"),
+        lease(r#"{"keys":["a"],"owner":"o","ttlMs":1.5}"#, "ttlMs"),
+        lease(r#"{"keys":["a"],"owner":"o","ttlMs":"1s"}"#, "ttlMs"),
+        lease(r#"{"keys":["a"],"owner":"o","ttlMs":86400001}"#, "ttlMs"),
+        lease(r#"{"keys":["a"],"owner":"o","ttlMs":99999999999999999999}"#, "ttlMs"),
+        lease(r#"{"keys":["a"],"owner":"o","ttlMs":1000,"waitMs":60001}"#, "waitMs"),
+        lease(r#"{"keys":["a"],"owner":"o","ttlMs":1000,"extra":1}"#, "extra"),
+        lease(r#"{"keys":["a"],"owner":"o","owner":"p","ttlMs":1000}"#, "owner"),
+        invalid("PUT", SOME_LEASE, r#"{"ttlMs":1}"#, "ttlMs"),
+        invalid("PUT", SOME_LEASE, r#"{"ttl":1000}"#, "ttl"),
+        case("PUT", SOME_LEASE, "{}", 404, "LEASE_NOT_FOUND", "lease"),
+        case("PUT", "/v1/leases/nonsense", "{}", 404, "LEASE_NOT_FOUND", "lease"),
+        case("DELETE", SOME_LEASE, "", 404, "LEASE_NOT_FOUND", "lease"),
+        case("DELETE", "/v1/leases/%00", "", 404, "LEASE_NOT_FOUND", "lease"),
+        get("/v1/leases?limit=0", "limit"),
+        get("/v1/leases?limit=201", "limit"),
+        get("/v1/leases?limit=-1", "limit"),
+        get("/v1/leases?limit=many", "limit"),
+        get("/v1/leases?colour=red", "colour"),
+        get("/v1/jobs?state=lost", "state"),
+        get("/v1/jobs?cursor=nonsense", "cursor"),
+        get("/v1/jobs?limit=1&limit=2", "limit"),
+        get("/v1/jobs?limit=201", "limit"),
+        get("/v1/jobs?sort=up", "sort"),
+        case("GET", SOME_ID, "", 404, "NOT_FOUND", "job"),
+        case("GET", "/v1/jobs/nonsense", "", 404, "NOT_FOUND", "nonsense"),
+        case("POST", SOME_RETRY, "", 404, "NOT_FOUND", "job"),
+        case("POST", "/v1/jobs/nonsense/retry", "", 404, "NOT_FOUND", "nonsense"),
+        get("/v1/queues?limit=1000", "limit"),
+        get("/v1/queues?x=1", "x"),
+        invalid("POST", "/v1/queues/q/pause", r#"{"until":"tomorrow"}"#, "until"),
+        invalid("POST", "/v1/queues/q/pause", r#"{"until":"2001-01-01T00:00:00Z"}"#, "until"),
+        invalid("POST", "/v1/queues/q/pause", r#"{"until":5}"#, "until"),
+        invalid("POST", "/v1/queues/q/pause", r#"{"for":"1h"}"#, "for"),
+        invalid("POST", "/v1/queues/q%01/pause", "{}", "name"),
+        invalid("POST", "/v1/queues/q/resume", r#"{"now":true}"#, "now"),
+        get("/v1/dead-letters?limit=0", "limit"),
+        get("/v1/dead-letters?state=dead", "state"),
+        get("/v1/dead-letters?cursor=7", "cursor"),
+        redrive(r#"{"limit":0}"#, "limit"),
+        redrive(r#"{"limit":10001}"#, "limit"),
+        redrive(r#"{"ratePerSecond":0}"#, "ratePerSecond"),
+        redrive(r#"{"ids":["nonsense"]}"#, "ids[0]"),
+        redrive(r#"{"dryRun":"yes"}"#, "dryRun"),
+        redrive(r#"{"all":true}"#, "all"),
+        get("/v1/upstreams?limit=0", "limit"),
+        get("/v1/upstreams?name=x", "name"),
+        get("/v1/timeline", "subject"),
+        get("/v1/timeline?subject=", "subject"),
+        get("/v1/timeline?subject=nonsense", "subject"),
+        get("/v1/timeline?subject=cat:1", "subject"),
+        get("/v1/timeline?subject=job:", "subject"),
+        get("/v1/timeline?subject=job:1&cursor=x", "cursor"),
+        get("/v1/timeline?subject=job:1&limit=999", "limit"),
+        case("GET", "/", "", 404, "NOT_FOUND", "route"),
+        case("GET", "/v1", "", 404, "NOT_FOUND", "route"),
+        case("GET", "/v1/jobs/a/b/c", "", 404, "NOT_FOUND", "route"),
+        case("POST", "/v1/leases/", "{}", 404, "NOT_FOUND", "route"),
+    ];
+    let wrong_method = [
+        ("POST", "/healthz"),
+        ("POST", "/readyz"),
+        ("DELETE", "/metrics"),
+        ("PATCH", "/v1/leases"),
+        ("GET", SOME_LEASE),
+        ("POST", "/v1/jobs"),
+        ("DELETE", SOME_ID),
+        ("GET", SOME_RETRY),
+        ("PUT", "/v1/queues"),
+        ("GET", "/v1/queues/q/pause"),
+        ("DELETE", "/v1/queues/q/resume"),
+        ("POST", "/v1/dead-letters"),
+        ("GET", "/v1/dead-letters/redrive"),
+        ("POST", "/v1/upstreams"),
+        ("PUT", "/v1/timeline"),
+    ];
+    let method = wrong_method.map(|(method, path)| case(method, path, "", 405, "METHOD_NOT_ALLOWED", "method"));
+    cases.extend(method);
+    let padding = " ".repeat(1024 * 1024);
+    for path in ["/v1/leases", "/v1/dead-letters/redrive", "/v1/queues/q/pause", "/v1/queues/q/resume"] {
+        cases.push(case("POST", path, &format!("{{{padding}}}"), 413, "BODY_TOO_LARGE", "1048576"));
+    }
+    cases
+}
+
+/// Everything that the store holds and a client can change.
+fn contents(server: &Server) -> Vec<i64> {
+    let conn = rusqlite::Connection::open(server.file()).expect("opens");
+    let tables = ["jobs", "sent_keys", "queues", "leases", "entries", "events", "upstreams"];
+    let count = |table: &str| conn.query_row(&format!("SELECT count(*) FROM {table}"), [], |row| row.get(0));
+    tables.map(|table| count(table).expect("counts")).to_vec()
+}
+
+#[tokio::test]
+async fn bad_input_is_a_clear_refusal_and_changes_nothing() {
+    let server = Server::start().await;
+    server.post("/v1/leases", serde_json::json!({"keys": ["kept"], "owner": "o", "ttlMs": 60000})).await;
+    let before = contents(&server);
+    let cases = cases();
+    println!("{} cases", cases.len());
+    for case in cases {
+        let method = Method::from_bytes(case.method.as_bytes()).expect("a method");
+        let shown = format!("{} {} {:.80}", case.method, case.path, case.body.as_deref().unwrap_or_default());
+        let answer = server.send(method, case.path, case.body.as_deref()).await;
+        let status = answer.status().as_u16();
+        let header = answer.headers()["x-request-id"].to_str().expect("text").to_owned();
+        assert_eq!(answer.headers().contains_key("allow"), case.status == 405, "{shown}");
+        let body: Value = answer.json().await.unwrap_or_else(|_| panic!("{shown}: the body is JSON"));
+        assert_eq!((status, body["error"].as_str()), (case.status, Some(case.code)), "{shown}: {body}");
+        assert!(body["message"].as_str().expect("a message").contains(case.says), "{shown}: {body}");
+        assert_eq!(body["requestId"], header.as_str(), "{shown}");
+        assert!(body.get("retryAfter").is_none(), "{shown}: trying again does not help");
+    }
+    assert_eq!(contents(&server), before, "nothing changed");
+}
+
+/// The routes of the table above are those of the router: a new route needs its cases.
+#[test]
+fn every_route_has_bad_input() {
+    let router = include_str!("../../../solely-server/src/router.rs");
+    let routes = router.lines().filter_map(|line| line.trim().strip_prefix(".route(\"")?.split('"').next());
+    let cases = cases();
+    for route in routes {
+        let parts: Vec<&str> = route.split('/').collect();
+        let fits = |path: &str| {
+            let path = path.split('?').next().unwrap_or(path);
+            let found: Vec<&str> = path.split('/').collect();
+            found.len() == parts.len() && found.iter().zip(&parts).all(|(a, b)| a == b || b.starts_with('{'))
+        };
+        assert!(cases.iter().any(|case| fits(case.path)), "{route} has no bad input");
+    }
+}

@@ -1,0 +1,129 @@
+//! The commands that do one thing.
+
+use std::process::Output;
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::server::solely;
+
+fn run(folder: &TempDir, args: &[&str], env: &[(&str, &str)]) -> Output {
+    solely(folder.path()).args(args).envs(env.iter().copied()).output().expect("runs")
+}
+
+fn stdout(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+fn folder() -> TempDir {
+    TempDir::new().expect("a folder")
+}
+
+fn setting(folder: &TempDir, env: &[(&str, &str)], key: &str) -> (Value, Value) {
+    let output = run(folder, &["config", "--json"], env);
+    assert!(output.status.success(), "{}", stderr(&output));
+    let settings: Vec<Value> = serde_json::from_slice(&output.stdout).expect("JSON");
+    let found = settings.into_iter().find(|setting| setting["key"] == key).expect("is listed");
+    (found["value"].clone(), found["origin"].clone())
+}
+
+/// Defaults, file, environment: each beats the one before, and each value says where it is from.
+#[test]
+fn each_value_knows_its_origin() {
+    let folder = folder();
+    let key = "server.shutdown_grace";
+    assert_eq!(setting(&folder, &[], key), ("30s".into(), "default".into()));
+    std::fs::write(folder.path().join("solely.toml"), "[server]\nshutdown_grace = \"10s\"\n").expect("writes");
+    assert_eq!(setting(&folder, &[], key), ("10s".into(), "solely.toml".into()));
+    let name = "SOLELY__SERVER__SHUTDOWN_GRACE";
+    assert_eq!(setting(&folder, &[(name, "5s")], key), ("5s".into(), format!("environment {name}").into()));
+    let url = setting(&folder, &[("DATABASE_URL", "postgres://u:hunter2@h/db")], "store.url");
+    assert_eq!(url, ("postgres://u:***@h/db".into(), "environment DATABASE_URL".into()));
+}
+
+/// An unknown key or a bad value: exit 2, the key, its origin, and the nearest known one.
+#[test]
+fn a_wrong_configuration_is_refused_by_every_command() {
+    let folder = folder();
+    let cases = [
+        (("SOLELY__SERVER__LISEN", "127.0.0.1:1"), "`server.lisen`", "did you mean `server.listen`"),
+        (("SOLELY__RETENTION__JOBS", "5y"), "`retention.jobs`", "duration"),
+        (("SOLELY__SERVER__MAX_BODY", "big"), "`server.max_body`", "size"),
+        (("SOLELY__SERVER__LISTEN", "nowhere"), "`server.listen`", "socket address"),
+        (("SOLELY__SERVER__LISTEN", "0.0.0.0:7420"), "`server.listen`", "loopback"),
+    ];
+    for (env, key, says) in cases {
+        for command in ["config", "check", "migrate", "serve"] {
+            let output = run(&folder, &[command], &[env]);
+            assert_eq!(output.status.code(), Some(2), "{command} {env:?}");
+            assert!(stderr(&output).contains(key) && stderr(&output).contains(says), "{}", stderr(&output));
+        }
+    }
+    assert!(!folder.path().join("solely.db").exists(), "nothing was made");
+    let missing = run(&folder, &["config", "--config", "absent.toml"], &[]);
+    assert_eq!(missing.status.code(), Some(2));
+    assert!(stderr(&missing).contains("absent.toml"));
+}
+
+/// A store that this build does not know is said so.
+#[test]
+fn an_unknown_store_is_refused() {
+    let output = run(&folder(), &["check"], &[("DATABASE_URL", "mysql://h/db")]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr(&output).contains("store.url"));
+}
+
+/// Migrating twice is migrating once.
+#[test]
+fn migrate_can_be_repeated() {
+    let folder = folder();
+    for _ in 0..2 {
+        let output = run(&folder, &["migrate"], &[]);
+        assert!(output.status.success(), "{}", stderr(&output));
+        assert!(stdout(&output).contains("up to date"));
+    }
+}
+
+/// A sound store: exit 0 and counts. A broken one: exit 1 and each violation.
+#[test]
+fn check_finds_what_is_broken() {
+    let folder = folder();
+    let output = run(&folder, &["check"], &[]);
+    assert!(output.status.success(), "{}", stderr(&output));
+    assert!(stdout(&output).contains("no violations"));
+    let conn = rusqlite::Connection::open(folder.path().join("solely.db")).expect("opens");
+    conn.execute_batch(
+        "INSERT INTO leases (key, lease, owner, fence, ttl_ms, expires_at) VALUES ('a', x'01', 'o', 99, 1, 1);
+         INSERT INTO partition_progress (run_id, partition_id, next_offset, created_at, updated_at)
+         VALUES ('r', 'p', 30, 0, 0);
+         INSERT INTO worker_runs (run_id, partition_id, status, records_processed) VALUES ('r', 'p', 'running', 30);",
+    )
+    .expect("breaks it");
+    let output = run(&folder, &["check", "--json"], &[]);
+    assert_eq!(output.status.code(), Some(1));
+    let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let rules: Vec<&str> =
+        report["violations"].as_array().expect("a list").iter().filter_map(|one| one["rule"].as_str()).collect();
+    assert_eq!(
+        rules,
+        [
+            "no fence above the counter",
+            "a partition's counter agrees with its records",
+            "a partition that is not complete has a job or has failed"
+        ]
+    );
+}
+
+/// Every command explains itself, with an example.
+#[test]
+fn every_command_has_help_with_an_example() {
+    for args in [vec!["--help"], vec!["serve", "--help"], vec!["migrate", "--help"], vec!["check", "--help"], vec!["config", "--help"]] {
+        let output = run(&folder(), &args, &[]);
+        assert!(output.status.success());
+        assert!(stdout(&output).contains("Example"), "{args:?}");
+    }
+}

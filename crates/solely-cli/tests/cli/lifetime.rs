@@ -1,0 +1,68 @@
+//! Starting, stopping, being killed.
+
+use nix::sys::signal::Signal;
+use serde_json::json;
+
+use crate::server::{Server, free_port, solely};
+
+/// Told to stop, it finishes and ends well.
+#[tokio::test]
+async fn sigterm_ends_it_well() {
+    let mut server = Server::start().await;
+    server.post("/v1/leases", json!({"keys": ["a"], "owner": "o", "ttlMs": 60000})).await;
+    server.signal(Signal::SIGTERM);
+    assert_eq!(server.ended(), Some(0), "{}", server.log());
+}
+
+/// A caller that waits for a lease does not hold up the end beyond the grace, and is answered.
+#[tokio::test]
+async fn sigterm_lets_requests_finish() {
+    let mut server = Server::start().await;
+    server.post("/v1/leases", json!({"keys": ["a"], "owner": "o", "ttlMs": 60000})).await;
+    let body = json!({"keys": ["a"], "owner": "p", "ttlMs": 1000, "waitMs": 1500});
+    let (answer, ()) = tokio::join!(server.post("/v1/leases", body), async {
+        while server.get("/v1/leases").await["items"][0]["waiters"] != 1 {
+            tokio::task::yield_now().await;
+        }
+        server.signal(Signal::SIGTERM);
+    });
+    assert_eq!(answer.0, 409, "{}", answer.1);
+    assert_eq!(server.ended(), Some(0), "{}", server.log());
+}
+
+/// A lease outlives the server that gave it, and its fence is not given again.
+#[tokio::test]
+async fn a_lease_outlives_a_killed_server() {
+    let server = Server::start().await;
+    let (_, lease) = server.post("/v1/leases", json!({"keys": ["a"], "owner": "me", "ttlMs": 60000})).await;
+    let server = server.replaced().await;
+    let (status, held) = server.post("/v1/leases", json!({"keys": ["a"], "owner": "you", "ttlMs": 1000})).await;
+    assert_eq!((status, &held["details"]["owner"]), (409, &json!("me")));
+    let path = format!("/v1/leases/{}", lease["leaseId"].as_str().expect("an id"));
+    assert_eq!(server.send(reqwest::Method::PUT, &path, None).await.status(), 200);
+    let (_, other) = server.post("/v1/leases", json!({"keys": ["b"], "owner": "you", "ttlMs": 1000})).await;
+    assert!(other["fence"].as_u64() > lease["fence"].as_u64());
+}
+
+/// A second server on the same file is refused, clearly, and the first goes on.
+#[tokio::test]
+async fn a_second_server_on_the_file_is_refused() {
+    let server = Server::start().await;
+    let address = format!("127.0.0.1:{}", free_port());
+    let second = solely(server.folder.path()).args(["serve", "--listen", &address]).output().expect("runs");
+    assert_eq!(second.status.code(), Some(1));
+    let said = String::from_utf8_lossy(&second.stderr);
+    assert!(said.contains("served by another process"), "{said}");
+    server.get("/readyz").await;
+}
+
+/// A port that is taken is said so.
+#[tokio::test]
+async fn a_taken_port_is_said_so() {
+    let server = Server::start().await;
+    let folder = tempfile::TempDir::new().expect("a folder");
+    let address = server.url.trim_start_matches("http://");
+    let second = solely(folder.path()).args(["serve", "--listen", address]).output().expect("runs");
+    assert_eq!(second.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&second.stderr).contains("cannot listen"));
+}

@@ -1,0 +1,7 @@
+//! The binary as a user meets it: real processes, real sockets.
+
+mod bad_input;
+mod command;
+mod http;
+mod lifetime;
+mod server;
