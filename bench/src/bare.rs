@@ -15,14 +15,17 @@ pub(crate) fn group_commit(operations: usize) -> Result<f64> {
     let conn = Connection::open(folder.path().join("bare.db"))?;
     conn.pragma_update(None, "journal_mode", "WAL")?;
     conn.pragma_update(None, "synchronous", "FULL")?;
-    conn.execute_batch("CREATE TABLE bare (id TEXT PRIMARY KEY, key TEXT NOT NULL UNIQUE, value TEXT NOT NULL)")?;
+    conn.execute_batch(
+        "CREATE TABLE bare (id TEXT PRIMARY KEY, key TEXT NOT NULL UNIQUE, value TEXT NOT NULL)",
+    )?;
     let value = "x".repeat(200);
     let started = Instant::now();
     for group in 0..operations / GROUP {
         conn.prepare_cached("BEGIN IMMEDIATE")?.execute([])?;
         for row in 0..GROUP {
             let (id, key) = (uuid::Uuid::now_v7().to_string(), format!("key-{}", group * GROUP + row));
-            conn.prepare_cached("INSERT INTO bare (id, key, value) VALUES (?1, ?2, ?3)")?.execute((id, key, &value))?;
+            conn.prepare_cached("INSERT INTO bare (id, key, value) VALUES (?1, ?2, ?3)")?
+                .execute((id, key, &value))?;
         }
         conn.prepare_cached("COMMIT")?.execute([])?;
     }

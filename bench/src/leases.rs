@@ -42,7 +42,7 @@ fn request(key: String) -> LeaseRequest {
         id: LeaseId::random(),
         keys: vec![key],
         owner: "bench".to_owned(),
-        ttl: Duration::from_secs(60),
+        ttl: Duration::from_mins(1),
         holder: Holder::Client,
     }
 }
@@ -53,7 +53,8 @@ async fn take_and_release(leases: &Leases, count: usize) -> Result<f64> {
         .map(|n| {
             let leases = leases.clone();
             tokio::spawn(async move {
-                let WaitedLease::Acquired(lease) = leases.acquire(request(format!("key-{n}")), Duration::ZERO).await?
+                let WaitedLease::Acquired(lease) =
+                    leases.acquire(request(format!("key-{n}")), Duration::ZERO).await?
                 else {
                     bail!("the key is free")
                 };
@@ -79,7 +80,12 @@ async fn wake_p99(leases: &Leases) -> Result<f64> {
             let (leases, request) = (leases.clone(), request(key.clone()));
             async move { (leases.acquire(request, Duration::from_secs(5)).await, Instant::now()) }
         });
-        while leases.held(Some(format!("wake-{n}").split_at(4).0.to_owned()), 200).await?.iter().all(|(held, waiting)| held.key != key || *waiting == 0) {
+        while leases
+            .held(Some(format!("wake-{n}").split_at(4).0.to_owned()), 200)
+            .await?
+            .iter()
+            .all(|(held, waiting)| held.key != key || *waiting == 0)
+        {
             tokio::task::yield_now().await;
         }
         let released = Instant::now();

@@ -70,14 +70,19 @@ impl Report {
 
     /// The table in Markdown.
     pub(crate) fn table(&self) -> String {
-        let mut out = String::from("| what | median | spread | goal | ratio | met |\n|---|---|---|---|---|---|\n");
+        let mut out =
+            String::from("| what | median | spread | goal | ratio | met |\n|---|---|---|---|---|---|\n");
         for (series, goal) in &self.series {
             let (least, most) = series.spread();
             let (asked, ratio, met) = match goal {
                 Goal::None => (String::new(), String::new(), ""),
                 Goal::AtMost { mark, most } => {
                     let met = series.median() <= *most;
-                    (format!("{mark}: ≤ {}", number(*most)), String::new(), if met { "yes" } else { "**no**" })
+                    (
+                        format!("{mark}: ≤ {}", number(*most)),
+                        String::new(),
+                        if met { "yes" } else { "**no**" },
+                    )
                 }
                 Goal::AtLeast { mark, limit, times } => {
                     let ratio = series.median() / self.median_of(limit);

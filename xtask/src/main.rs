@@ -1,2 +1,199 @@
-//! x
-fn main() {}
+//! The repository's own commands: `cargo xtask setup | fmt | test | ci | bench`.
+//!
+//! `ci` is exactly what runs before a change lands, and includes `test`; both install what they
+//! need if it is missing.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+use anyhow::{Context as _, Result, bail};
+use clap::{Parser, Subcommand};
+
+/// Tasks of the solely repository
+#[derive(Parser)]
+struct Cli {
+    #[command(subcommand)]
+    task: Task,
+}
+
+#[derive(Subcommand)]
+enum Task {
+    /// Install what tests need and this machine lacks (Debian packages)
+    Setup,
+    /// Format the code, or check that it is
+    Fmt {
+        /// Change nothing, fail if something would change
+        #[arg(long)]
+        check: bool,
+    },
+    /// Run every test
+    Test {
+        /// Only tests whose name contains this
+        filter: Option<String>,
+    },
+    /// Everything that must hold before a change lands
+    Ci,
+    /// Measure, and write docs/BENCHMARKS.md unless it is a quick look or a part
+    Bench {
+        /// What to measure: jobs, leases, start. Everything if none is named
+        names: Vec<String>,
+        /// A look, not a measurement
+        #[arg(long)]
+        quick: bool,
+    },
+}
+
+fn main() -> Result<()> {
+    match Cli::parse().task {
+        Task::Setup => setup(),
+        Task::Fmt { check } => fmt(check),
+        Task::Test { filter } => test(filter.as_deref()),
+        Task::Ci => ci(),
+        Task::Bench { names, quick } => bench(&names, quick),
+    }
+}
+
+/// Programs that tests start, and the Debian packages that bring them.
+const NEEDED: [(&str, &str); 1] = [("strace", "strace")];
+
+fn setup() -> Result<()> {
+    let missing: Vec<&str> =
+        NEEDED.into_iter().filter(|(program, _)| !installed(program)).map(|(_, package)| package).collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    println!("installing {}", missing.join(", "));
+    // Without a list of packages, or with an old one, the first attempt may find nothing.
+    let install = || apt(&["install", "--yes", "--no-install-recommends"], &missing);
+    install()
+        .or_else(|_| apt(&["update"], &[]).and_then(|()| install()))
+        .with_context(|| format!("please install by hand: {}", missing.join(", ")))
+}
+
+fn apt(verb: &[&str], packages: &[&str]) -> Result<()> {
+    let mut command = Command::new("apt-get");
+    command.args(verb).args(packages).env("DEBIAN_FRONTEND", "noninteractive").stdout(Stdio::null());
+    run(&mut command)
+}
+
+fn installed(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|folder| folder.join(program).is_file())
+}
+
+fn fmt(check: bool) -> Result<()> {
+    let mut command = cargo(&["fmt", "--all"]);
+    if check {
+        command.args(["--", "--check"]);
+    }
+    run(&mut command)
+}
+
+/// Every test, by nextest where it is installed: it runs each in a process of its own.
+fn test(filter: Option<&str>) -> Result<()> {
+    setup()?;
+    let nextest = installed("cargo-nextest") || cargo(&["nextest", "--version"]).output()?.status.success();
+    let mut command = if nextest {
+        cargo(&["nextest", "run", "--workspace", "--no-fail-fast"])
+    } else {
+        cargo(&["test", "--workspace", "--all-targets", "--no-fail-fast"])
+    };
+    run(command.args(filter))?;
+    if filter.is_none() {
+        run(&mut cargo(&["test", "--workspace", "--doc", "--quiet"]))?;
+    }
+    Ok(())
+}
+
+fn ci() -> Result<()> {
+    step("fmt", || fmt(true))?;
+    step("clippy", || run(&mut cargo(&["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"])))?;
+    step("docs", || {
+        run(cargo(&["doc", "--workspace", "--no-deps", "--quiet"]).env("RUSTDOCFLAGS", "-D warnings"))
+    })?;
+    step("deny", deny)?;
+    step("tidy", tidy)?;
+    step("test", || test(None))
+}
+
+/// Licences, duplicate versions and sources, where `cargo deny` is installed. Advisories need a
+/// database from outside and are looked at by hand.
+fn deny() -> Result<()> {
+    if !installed("cargo-deny") && !cargo_bin().join("cargo-deny").is_file() {
+        println!("cargo-deny is not installed; `cargo install cargo-deny` for this check");
+        return Ok(());
+    }
+    run(&mut cargo(&["deny", "--all-features", "check", "licenses", "bans", "sources"]))
+}
+
+/// What a reader should not meet.
+fn tidy() -> Result<()> {
+    let unwanted = ["todo!(", "unimplemented!(", "dbg!(", "#[ignore", "FIXME"];
+    let mut found = Vec::new();
+    for file in tracked_files()? {
+        if file.extension().is_none_or(|extension| extension != "rs") || file.starts_with("xtask") {
+            continue;
+        }
+        let text = std::fs::read_to_string(&file)?;
+        for (number, line) in (1..).zip(text.lines()) {
+            if unwanted.iter().any(|word| line.contains(word)) {
+                found.push(format!("{}:{number}: {}", file.display(), line.trim()));
+            }
+        }
+    }
+    if !found.is_empty() {
+        bail!("not to be left in the code:\n{}", found.join("\n"));
+    }
+    Ok(())
+}
+
+fn tracked_files() -> Result<Vec<PathBuf>> {
+    let listed = Command::new("git").args(["ls-files"]).output()?;
+    Ok(String::from_utf8(listed.stdout)?.lines().map(PathBuf::from).filter(|file| file.is_file()).collect())
+}
+
+fn bench(names: &[String], quick: bool) -> Result<()> {
+    run(&mut cargo(&["build", "--release", "--package", "solely-cli", "--package", "solely-bench"]))?;
+    let mut command = Command::new("target/release/solely-bench");
+    command.args(names).args(["--solely", "target/release/solely"]);
+    if quick {
+        command.arg("--quick");
+    } else if names.is_empty() {
+        command.args(["--write", "docs/BENCHMARKS.md"]);
+    }
+    run(&mut command)
+}
+
+fn step(name: &str, work: impl FnOnce() -> Result<()>) -> Result<()> {
+    println!("── {name}");
+    let started = Instant::now();
+    work().with_context(|| format!("{name} failed"))?;
+    println!("── {name}: {:.0} s", started.elapsed().as_secs_f64());
+    Ok(())
+}
+
+fn cargo(args: &[&str]) -> Command {
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.args(args).current_dir(root());
+    command
+}
+
+fn cargo_bin() -> PathBuf {
+    let home = std::env::var_os("HOME").map(PathBuf::from).unwrap_or_default();
+    std::env::var_os("CARGO_HOME").map_or_else(|| home.join(".cargo"), PathBuf::from).join("bin")
+}
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask is in the repository")
+}
+
+fn run(command: &mut Command) -> Result<()> {
+    command.current_dir(root());
+    let shown = format!("{command:?}");
+    let status = command.status().with_context(|| format!("cannot run {shown}"))?;
+    if !status.success() {
+        bail!("{shown}: {status}");
+    }
+    Ok(())
+}

@@ -102,11 +102,12 @@ fn explain(figment: &Figment, error: figment::Error) -> String {
     match &error.kind {
         figment::error::Kind::UnknownField(name, _) => {
             let parent = if key.ends_with(name.as_str()) { key.clone() } else { join(&key, name) };
-            let nearest = nearest(&parent).map(|near| format!("; did you mean `{near}`?")).unwrap_or_default();
+            let nearest =
+                nearest(&parent).map(|near| format!("; did you mean `{near}`?")).unwrap_or_default();
             format!("unknown key `{parent}`{}{nearest}", from(&origin))
         }
         kind => {
-            let found = figment.find_metadata(&key).map(|found| self::origin(found)).unwrap_or(origin);
+            let found = figment.find_metadata(&key).map(self::origin).unwrap_or(origin);
             let key = if key.is_empty() { "the configuration".to_owned() } else { format!("`{key}`") };
             format!("{key}{}: {kind}", from(&found))
         }

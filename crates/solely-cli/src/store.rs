@@ -12,6 +12,7 @@ pub(crate) fn open(url: &str, access: Access) -> Result<Arc<dyn Store>> {
     if !url.starts_with("sqlite:") {
         bail!("`store.url` is not one that this build knows; use sqlite:FILE or sqlite::memory:");
     }
-    let options = Options { access, clock: Clock::system(), guards: Guards::from_env(), ..Options::default() };
+    let options =
+        Options { access, clock: Clock::system(), guards: Guards::from_env(), ..Options::default() };
     Ok(Arc::new(SqliteStore::open(url, &options)?))
 }

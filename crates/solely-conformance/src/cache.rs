@@ -48,8 +48,10 @@ pub async fn entries_are_read_in_the_order_asked_for(world: World) {
     put(&world, entry("a", 1, Overwrite::Always)).await;
     put(&world, entry("b", 2, Overwrite::Always)).await;
     let found = world.store().entries(vec![key("b"), key("absent"), key("a")]).await.expect("reads");
-    let values: Vec<Option<u32>> =
-        found.iter().map(|entry| entry.as_ref().map(|entry| entry.value.parse().expect("a number"))).collect();
+    let values: Vec<Option<u32>> = found
+        .iter()
+        .map(|entry| entry.as_ref().map(|entry| entry.value.parse().expect("a number")))
+        .collect();
     assert_eq!(values, [Some(2), None, Some(1)]);
 }
 

@@ -11,7 +11,7 @@ use crate::world::{LOCK, QUEUE, secs};
 /// What goes in comes out, whole, once.
 pub async fn an_enqueued_job_is_delivered_once(world: World) {
     let mut job = NewJob::new(QUEUE, "a");
-    job.kind = "kind".to_owned();
+    "kind".clone_into(&mut job.kind);
     job.payload = Json::of(&serde_json::json!({"n": 1}));
     job.attributes = Json::of(&serde_json::json!({"shown": true}));
     job.trace = Some("00-trace-01".to_owned());
@@ -80,7 +80,10 @@ pub async fn two_of_one_key_in_one_enqueue_are_one_job(world: World) {
     let (first, second) = (NewJob::new(QUEUE, "a"), NewJob::new(QUEUE, "a"));
     let of = first.id;
     let outcomes = world.store().enqueue(vec![first, second]).await.expect("enqueues");
-    assert_eq!(outcomes, [Enqueued::Created, Enqueued::Duplicate { of, state: JobState::Ready, until: None }]);
+    assert_eq!(
+        outcomes,
+        [Enqueued::Created, Enqueued::Duplicate { of, state: JobState::Ready, until: None }]
+    );
 }
 
 /// The loser of a race has the winner's job or makes its own: never no job at all.
@@ -126,7 +129,9 @@ pub async fn a_delayed_job_waits_and_the_claim_says_how_long(world: World) {
     let mut job = NewJob::new(QUEUE, "a");
     job.delay = secs(60);
     world.enqueue(job).await;
-    let ClaimReply::Jobs { jobs, next_due_in } = world.try_claim(world.process, 5).await else { panic!("alive") };
+    let ClaimReply::Jobs { jobs, next_due_in } = world.try_claim(world.process, 5).await else {
+        panic!("alive")
+    };
     assert!(jobs.is_empty());
     let wait = next_due_in.expect("one waits");
     assert!(wait > secs(50) && wait <= secs(60), "{wait:?}");

@@ -118,7 +118,8 @@ pub async fn a_fence_is_above_that_of_every_key(world: World) {
 pub async fn a_renewal_moves_the_end_and_not_the_fence(world: World) {
     let lease = take(&world, "o", &["b", "a"]).await;
     world.advance(secs(20));
-    let LeaseRenewed::Renewed(renewed) = world.store().renew_lease(lease.id, None).await.expect("answers") else {
+    let LeaseRenewed::Renewed(renewed) = world.store().renew_lease(lease.id, None).await.expect("answers")
+    else {
         panic!("it has not ended")
     };
     assert_eq!((renewed.fence, renewed.keys), (lease.fence, vec!["a".to_owned(), "b".to_owned()]));
@@ -173,7 +174,10 @@ pub async fn a_clients_lease_outlives_its_server(mut world: World) {
     let lease = take(&world, "o", &["a"]).await;
     world.restart().await;
     assert_eq!(obstacle(&world, "p", &["a"]).await.owner, "o");
-    assert!(matches!(world.store().renew_lease(lease.id, None).await.expect("answers"), LeaseRenewed::Renewed(_)));
+    assert!(matches!(
+        world.store().renew_lease(lease.id, None).await.expect("answers"),
+        LeaseRenewed::Renewed(_)
+    ));
 }
 
 /// A process's own lease ends within seconds of its death.
@@ -196,7 +200,10 @@ pub async fn held_keys_are_listed_in_order(world: World) {
     world.store().acquire(short).await.expect("answers");
     world.advance(secs(1));
     let page = world.store().held_keys(None, 1).await.expect("lists");
-    assert_eq!((page[0].key.as_str(), page[0].fence, page[0].expires_at), ("a", lease.fence, lease.expires_at));
+    assert_eq!(
+        (page[0].key.as_str(), page[0].fence, page[0].expires_at),
+        ("a", lease.fence, lease.expires_at)
+    );
     let rest = world.store().held_keys(Some("a".to_owned()), 10).await.expect("lists");
     assert_eq!(rest.len(), 1);
     assert_eq!(rest[0].key, "c");
@@ -231,7 +238,8 @@ pub async fn a_waiter_is_woken_by_a_release(world: World) {
 /// A waiter whose wait is over is told who still has it.
 pub async fn a_wait_that_is_over_says_who_has_it(world: World) {
     take(&world, "o", &["a"]).await;
-    let outcome = world.leases().acquire(request("p", &["a"]), Duration::from_millis(50)).await.expect("answers");
+    let outcome =
+        world.leases().acquire(request("p", &["a"]), Duration::from_millis(50)).await.expect("answers");
     assert!(matches!(outcome, WaitedLease::Held(obstacle) if obstacle.owner == "o"));
 }
 
@@ -241,7 +249,8 @@ pub async fn waiters_get_it_one_after_the_other(world: World) {
     let waiters = (0..20).map(|n| {
         let leases = leases.clone();
         tokio::spawn(async move {
-            let outcome = leases.acquire(request(&n.to_string(), &["a", "b"]), secs(30)).await.expect("answers");
+            let outcome =
+                leases.acquire(request(&n.to_string(), &["a", "b"]), secs(30)).await.expect("answers");
             let WaitedLease::Acquired(lease) = outcome else { panic!("{outcome:?}") };
             assert!(leases.release(lease.id).await.expect("releases"), "it was its own");
             lease.fence
@@ -271,7 +280,9 @@ pub async fn a_waiter_that_leaves_keeps_nothing(world: World) {
     let left = waiter.await;
     let outcome = leases.acquire(request("q", &["a"]), secs(20)).await.expect("answers");
     match left {
-        Ok(Ok(WaitedLease::Acquired(_))) => assert!(matches!(outcome, WaitedLease::Held(_)), "it was quicker"),
+        Ok(Ok(WaitedLease::Acquired(_))) => {
+            assert!(matches!(outcome, WaitedLease::Held(_)), "it was quicker");
+        }
         _ => assert!(matches!(outcome, WaitedLease::Acquired(_)), "{outcome:?}"),
     }
 }

@@ -10,7 +10,7 @@ use crate::world::{DEAD_AFTER, secs};
 pub async fn a_silent_process_is_buried(world: World) {
     let silent = ProcessId::random();
     world.beat(silent).await;
-    world.live_through(DEAD_AFTER - secs(1)).await;
+    world.live_through(DEAD_AFTER.checked_sub(secs(1)).unwrap()).await;
     assert!(matches!(world.try_claim(silent, 1).await, ClaimReply::Jobs { .. }), "not yet");
     world.advance(secs(2));
     assert_eq!(world.beat(world.process).await.buried, [silent]);

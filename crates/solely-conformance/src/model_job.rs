@@ -19,15 +19,34 @@ const LOCK_STEPS: u64 = 6;
 
 #[derive(Clone, Debug)]
 enum Op {
-    Enqueue { key: u8, delay: u64, again: bool, max_attempts: u32 },
-    Claim { limit: usize },
+    Enqueue {
+        key: u8,
+        delay: u64,
+        again: bool,
+        max_attempts: u32,
+    },
+    Claim {
+        limit: usize,
+    },
     /// Settles, with one of the claims ever given out, stale ones too.
-    Settle { claim: usize, verdict: u8, delay: u64 },
-    Renew { claim: usize },
-    Advance { steps: u64 },
+    Settle {
+        claim: usize,
+        verdict: u8,
+        delay: u64,
+    },
+    Renew {
+        claim: usize,
+    },
+    Advance {
+        steps: u64,
+    },
     Rescue,
-    Revive { limit: u32 },
-    Cancel { key: u8 },
+    Revive {
+        limit: u32,
+    },
+    Cancel {
+        key: u8,
+    },
 }
 
 fn op() -> impl Strategy<Value = Op> {
@@ -100,7 +119,9 @@ struct Case {
 impl Case {
     async fn run(&mut self, op: Op) {
         match op {
-            Op::Enqueue { key, delay, again, max_attempts } => self.enqueue(key, delay, again, max_attempts).await,
+            Op::Enqueue { key, delay, again, max_attempts } => {
+                self.enqueue(key, delay, again, max_attempts).await;
+            }
             Op::Claim { limit } => self.claim(limit).await,
             Op::Settle { claim, verdict, delay } => self.settle(claim, verdict, delay).await,
             Op::Renew { claim } => self.renew(claim).await,
@@ -166,7 +187,8 @@ impl Case {
             let job = &mut self.model.jobs[n];
             job.fence += 1;
             job.attempts += 1;
-            (job.state, job.locked_until, job.again) = (JobState::Running, self.model.now + LOCK_STEPS, false);
+            (job.state, job.locked_until, job.again) =
+                (JobState::Running, self.model.now + LOCK_STEPS, false);
             assert_eq!((delivery.claim.fence, delivery.job.attempts), (job.fence, job.attempts));
             self.model.claims.push(delivery.claim);
         }
@@ -222,11 +244,19 @@ impl Case {
     /// The trigger of a job that died is carried by a new job, whose id the engine chose.
     async fn adopt_successor(&mut self, dead: usize) {
         let dead = self.model.jobs[dead].clone();
-        let filter = solely_core::queue::JobFilter { key: Some(dead.key.clone()), limit: 1, ..Default::default() };
+        let filter =
+            solely_core::queue::JobFilter { key: Some(dead.key.clone()), limit: 1, ..Default::default() };
         let newest = self.world.store().jobs(filter).await.expect("lists").remove(0);
         assert!(newest.state == JobState::Ready && newest.id != dead.id, "{newest:?}");
         let (due, fence, attempts) = (self.model.now, 0, 0);
-        self.model.jobs.push(ModelJob { id: newest.id, state: JobState::Ready, due, fence, attempts, ..dead });
+        self.model.jobs.push(ModelJob {
+            id: newest.id,
+            state: JobState::Ready,
+            due,
+            fence,
+            attempts,
+            ..dead
+        });
     }
 
     async fn renew(&mut self, claim: usize) {
@@ -279,17 +309,14 @@ impl Case {
         for (n, outcome) in dead.into_iter().zip(outcomes) {
             let id = self.model.jobs[n].id;
             let newer = self.model.live(&self.model.jobs[n].key);
-            match newer {
-                Some(by) => {
-                    assert_eq!(outcome, Revived::Superseded { id, by: self.model.jobs[by].id });
-                    self.model.jobs[n].state = JobState::Cancelled;
-                }
-                None => {
-                    assert_eq!(outcome, Revived::Ready { id, queue: QUEUE.to_owned() });
-                    let now = self.model.now;
-                    let job = &mut self.model.jobs[n];
-                    (job.state, job.due, job.attempts) = (JobState::Ready, now, 0);
-                }
+            if let Some(by) = newer {
+                assert_eq!(outcome, Revived::Superseded { id, by: self.model.jobs[by].id });
+                self.model.jobs[n].state = JobState::Cancelled;
+            } else {
+                assert_eq!(outcome, Revived::Ready { id, queue: QUEUE.to_owned() });
+                let now = self.model.now;
+                let job = &mut self.model.jobs[n];
+                (job.state, job.due, job.attempts) = (JobState::Ready, now, 0);
             }
         }
     }

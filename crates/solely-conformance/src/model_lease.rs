@@ -15,11 +15,21 @@ const STEP: Duration = Duration::from_secs(10);
 #[derive(Clone, Debug)]
 enum Op {
     /// The bits say which of the four keys.
-    Acquire { keys: u8, ttl: u64 },
+    Acquire {
+        keys: u8,
+        ttl: u64,
+    },
     /// One of the leases ever given out, ended ones too.
-    Renew { lease: usize, ttl: Option<u64> },
-    Release { lease: usize },
-    Advance { steps: u64 },
+    Renew {
+        lease: usize,
+        ttl: Option<u64>,
+    },
+    Release {
+        lease: usize,
+    },
+    Advance {
+        steps: u64,
+    },
     Restart,
 }
 

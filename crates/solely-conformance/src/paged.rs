@@ -49,8 +49,9 @@ impl WorkItem {
     /// Continuations are not sent from outside, so the window does not stop them; any number
     /// of workers may die on one page.
     fn job(&self) -> NewJob {
-        let mut job = NewJob::new(WORK_ITEMS, format!("{}:{}:{}", self.run_id, self.partition_id, self.offset));
-        job.kind = "WORK_ITEM".to_owned();
+        let mut job =
+            NewJob::new(WORK_ITEMS, format!("{}:{}:{}", self.run_id, self.partition_id, self.offset));
+        "WORK_ITEM".clone_into(&mut job.kind);
         job.payload = Json::of(self);
         job.window = Window::Pass(secs(600));
         job.max_attempts = 10_000;
@@ -83,8 +84,11 @@ pub struct Pages;
 #[async_trait]
 impl Handler for Pages {
     async fn handle(&self, delivery: &Delivery) -> Result<Done, Failure> {
-        let item: WorkItem =
-            delivery.job.payload.parse().map_err(|error| Failure::permanent(format!("no work item: {error}")))?;
+        let item: WorkItem = delivery
+            .job
+            .payload
+            .parse()
+            .map_err(|error| Failure::permanent(format!("no work item: {error}")))?;
         let end = item.total.min(item.offset + item.limit);
         let records: Vec<Record> = (item.offset..end).map(|n| record(&item.partition_id, n)).collect();
         let last = end - item.offset < item.limit;
@@ -143,7 +147,10 @@ pub fn violations(numbers: &dyn Numbers, runs: &[Run]) -> Result<Vec<String>, St
             ),
             (
                 "partitions at their end",
-                format!("SELECT count(*) FROM partition_progress WHERE {of_run} AND next_offset = {}", run.records),
+                format!(
+                    "SELECT count(*) FROM partition_progress WHERE {of_run} AND next_offset = {}",
+                    run.records
+                ),
                 run.partitions,
             ),
             (

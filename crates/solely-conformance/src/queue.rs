@@ -63,7 +63,9 @@ async fn pause_for(world: &World, seconds: u64) -> Timestamp {
 /// Nothing of a paused queue is claimed; the claim says when to look again.
 pub async fn a_paused_queue_gives_nothing(world: World) {
     let until = pause_for(&world, 60).await;
-    let ClaimReply::Jobs { jobs, next_due_in } = world.try_claim(world.process, 5).await else { panic!("alive") };
+    let ClaimReply::Jobs { jobs, next_due_in } = world.try_claim(world.process, 5).await else {
+        panic!("alive")
+    };
     assert!(jobs.is_empty());
     assert!(next_due_in.expect("a time") > secs(50));
     assert_eq!(queue(&world).await.paused_until, Some(until));

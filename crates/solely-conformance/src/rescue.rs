@@ -28,7 +28,7 @@ async fn rescue_of(world: &World, queues: Vec<String>) -> Rescued {
 pub async fn a_job_under_a_live_lock_is_left_alone(world: World) {
     world.enqueue_key("a").await;
     let claimed = world.claim_one().await;
-    world.live_through(LOCK - secs(1)).await;
+    world.live_through(LOCK.checked_sub(secs(1)).unwrap()).await;
     let rescued = rescue(&world).await;
     assert!(rescued.freed.is_empty() && rescued.exhausted.is_empty());
     assert_eq!(world.complete(claimed.claim).await, Settled::Applied);
@@ -124,8 +124,11 @@ impl Handler for FailsItsPartition {
     }
 
     fn died(&self, job: &solely_core::job::Job, error: &str) -> Done {
-        let failed =
-            FailPartition { run_id: "run".to_owned(), partition_id: job.key.clone(), error: error.to_owned() };
+        let failed = FailPartition {
+            run_id: "run".to_owned(),
+            partition_id: job.key.clone(),
+            error: error.to_owned(),
+        };
         let next = NewJob::new("work-done", job.key.clone());
         Done { effect: Effect::FailPartition(failed), next_jobs: vec![next], ..Done::default() }
     }

@@ -17,12 +17,12 @@ fn verdicts() -> Vec<Verdict> {
     vec![Verdict::Complete, retry(1), postpone, Verdict::Release, dead]
 }
 
-async fn assert_powerless(world: &World, stale: Claim, state: JobState) {
+async fn assert_powerless(world: &World, stale: Claim, expected: JobState) {
     for verdict in verdicts() {
         assert_eq!(world.settle(Commit::new(stale, verdict.clone())).await, Settled::Stale, "{verdict:?}");
     }
     assert_eq!(world.renew(stale, LOCK).await, Renewed::Lost);
-    assert_eq!(world.state(stale.job).await, state);
+    assert_eq!(world.state(stale.job).await, expected);
 }
 
 /// Done: kept for its retention, but its payload, which may hold a secret, is not.

@@ -64,8 +64,11 @@ impl Handler for Scripted {
     }
 
     fn died(&self, job: &Job, error: &str) -> Done {
-        let failed =
-            FailPartition { run_id: "run".to_owned(), partition_id: job.key.clone(), error: error.to_owned() };
+        let failed = FailPartition {
+            run_id: "run".to_owned(),
+            partition_id: job.key.clone(),
+            error: error.to_owned(),
+        };
         let next = NewJob::new("work-done", job.key.clone());
         Done { effect: Effect::FailPartition(failed), next_jobs: vec![next], ..Done::default() }
     }
@@ -130,10 +133,10 @@ async fn until_state(world: &World, id: JobId, state: JobState) -> Job {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
-    match tokio::time::timeout(secs(20), reached).await {
-        Ok(job) => job,
-        Err(_) => panic!("{state:?} is not reached: {:?}", world.job(id).await),
-    }
+    let Ok(job) = tokio::time::timeout(secs(20), reached).await else {
+        panic!("{state:?} is not reached: {:?}", world.job(id).await)
+    };
+    job
 }
 
 async fn enqueue(world: &World, job: NewJob) -> JobId {
@@ -191,7 +194,8 @@ pub async fn a_job_that_keeps_failing_dies_with_its_effect(world: World) {
         world.told(&format!("job:{id}")).await,
         ["job_retry_scheduled", "job_retry_scheduled", "job_dead"]
     );
-    let filter = solely_core::queue::JobFilter { queue: Some("work-done".to_owned()), limit: 5, ..Default::default() };
+    let filter =
+        solely_core::queue::JobFilter { queue: Some("work-done".to_owned()), limit: 5, ..Default::default() };
     assert_eq!(world.store().jobs(filter).await.expect("lists").len(), 1);
     stage.stop().await;
 }

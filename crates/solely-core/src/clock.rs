@@ -124,9 +124,6 @@ mod tests {
     #[test]
     fn arithmetic_saturates() {
         assert_eq!(Timestamp::FAR_FUTURE.plus(Duration::from_secs(1)), Timestamp::FAR_FUTURE);
-        assert_eq!(
-            Timestamp::from_millis(1).since(Timestamp::from_millis(5)),
-            Duration::ZERO
-        );
+        assert_eq!(Timestamp::from_millis(1).since(Timestamp::from_millis(5)), Duration::ZERO);
     }
 }

@@ -94,7 +94,12 @@ pub trait EventStore: Send + Sync {
     async fn append(&self, events: Vec<NewEvent>) -> Result<(), StoreError>;
 
     /// A page of a subject's events in order, after a given one.
-    async fn timeline(&self, subject: String, after: Option<EventId>, limit: u32) -> Result<Vec<Event>, StoreError>;
+    async fn timeline(
+        &self,
+        subject: String,
+        after: Option<EventId>,
+        limit: u32,
+    ) -> Result<Vec<Event>, StoreError>;
 
     /// The oldest events that are due for delivery to a topic, in order.
     async fn outbox(&self, topic: String, limit: u32) -> Result<Vec<Event>, StoreError>;

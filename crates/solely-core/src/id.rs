@@ -1,4 +1,4 @@
-//! Identifiers: UUIDv7, typed so that two of them cannot be confused.
+//! Identifiers: `UUIDv7`, typed so that two of them cannot be confused.
 
 use std::fmt;
 

@@ -169,7 +169,11 @@ impl Leases {
         outcome
     }
 
-    async fn acquire_within(&self, request: LeaseRequest, deadline: Instant) -> Result<WaitedLease, StoreError> {
+    async fn acquire_within(
+        &self,
+        request: LeaseRequest,
+        deadline: Instant,
+    ) -> Result<WaitedLease, StoreError> {
         let mut obstacle = match self.store.acquire(request.clone()).await? {
             Acquired::Acquired(lease) => return Ok(WaitedLease::Acquired(lease)),
             Acquired::Held(obstacle) => obstacle,

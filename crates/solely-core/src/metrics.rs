@@ -32,7 +32,8 @@ struct Outcome {
 }
 
 /// How a delivery ended, as counted.
-pub const SETTLEMENTS: [&str; 7] = ["completed", "retried", "postponed", "released", "dead", "skipped", "stale"];
+pub const SETTLEMENTS: [&str; 7] =
+    ["completed", "retried", "postponed", "released", "dead", "skipped", "stale"];
 const ENQUEUES: [&str; 4] = ["created", "again", "duplicate", "window"];
 const ACQUISITIONS: [&str; 4] = ["acquired", "held", "too_many", "error"];
 
@@ -114,10 +115,18 @@ impl Metrics {
         r.register("job_wait_seconds", "From due to claimed", self.wait_seconds.clone());
         r.register("queue_depth", "Jobs that wait", self.depth.clone());
         r.register("queue_dead", "Dead letters", self.dead.clone());
-        r.register("queue_oldest_age_ms", "How long the oldest due job has been due", self.oldest_age_ms.clone());
+        r.register(
+            "queue_oldest_age_ms",
+            "How long the oldest due job has been due",
+            self.oldest_age_ms.clone(),
+        );
         r.register("jobs_rescued", "Jobs taken back from workers that were gone", self.rescued.clone());
         r.register("leases_acquired", "Leases asked for, by outcome", self.leases.clone());
-        r.register("lease_wait_seconds", "Time to get, or not to get, a lease", self.lease_wait_seconds.clone());
+        r.register(
+            "lease_wait_seconds",
+            "Time to get, or not to get, a lease",
+            self.lease_wait_seconds.clone(),
+        );
         r.register("pruned_rows", "Rows deleted past their retention", self.pruned.clone());
         r.register("upkeep_failures", "Rounds of housekeeping that failed", self.upkeep_failures.clone());
     }

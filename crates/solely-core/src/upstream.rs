@@ -282,7 +282,9 @@ impl Upstream {
         let spacing = self.limits.rate.map(Rate::spacing);
         match self.store.admit(self.limits.name.clone(), spacing).await? {
             Admission::Paused { left } => Err(CallError::Paused { left }),
-            Admission::Go { after } if Instant::now() + after > deadline => Err(CallError::Paused { left: after }),
+            Admission::Go { after } if Instant::now() + after > deadline => {
+                Err(CallError::Paused { left: after })
+            }
             Admission::Go { after } => {
                 tokio::time::sleep(after).await;
                 Ok(())
@@ -326,7 +328,7 @@ impl Attempt<'_> {
             if blamed {
                 self.upstream.failures.fetch_add(1, Ordering::Relaxed);
             }
-            self.upstream.breaker().judge(ticket, blamed, Instant::now());
+            self.upstream.breaker().judge(&ticket, blamed, Instant::now());
         }
     }
 }
@@ -334,7 +336,7 @@ impl Attempt<'_> {
 impl Drop for Attempt<'_> {
     fn drop(&mut self) {
         if let Some(ticket) = self.ticket.take() {
-            self.upstream.breaker().withdraw(ticket);
+            self.upstream.breaker().withdraw(&ticket);
         }
     }
 }

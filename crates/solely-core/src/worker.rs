@@ -178,11 +178,7 @@ impl Worker {
         let (commits, inbox) = settler::channel();
         let settler = tokio::spawn(settler::run(self.jobs.clone(), held.clone(), inbox));
         let renewing = CancellationToken::new();
-        let renewer = tokio::spawn(held::renew(
-            self.jobs.store().clone(),
-            held.clone(),
-            renewing.clone(),
-        ));
+        let renewer = tokio::spawn(held::renew(self.jobs.store().clone(), held.clone(), renewing.clone()));
         let interrupt = CancellationToken::new();
         let mut dispatchers = JoinSet::new();
         for spec in self.queues {

@@ -107,7 +107,8 @@ impl From<StoreError> for ApiError {
             let message = "The store is not available at the moment. Please try again.";
             Self::new(StatusCode::SERVICE_UNAVAILABLE, "STORE_UNAVAILABLE", message).retry_after(STORE_RETRY)
         } else {
-            let message = "The store refused the request. This is a mistake of the server; its log says more.";
+            let message =
+                "The store refused the request. This is a mistake of the server; its log says more.";
             Self::new(StatusCode::INTERNAL_SERVER_ERROR, "INTERNAL", message)
         }
     }

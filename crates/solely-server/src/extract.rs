@@ -16,7 +16,8 @@ impl<T: DeserializeOwned> FromRequest<App> for Body<T> {
     type Rejection = ApiError;
 
     async fn from_request(request: Request, app: &App) -> Result<Self, ApiError> {
-        let bytes = to_bytes(request.into_body(), app.max_body).await.map_err(|error| too_large(&error, app))?;
+        let bytes =
+            to_bytes(request.into_body(), app.max_body).await.map_err(|error| too_large(&error, app))?;
         let text: &[u8] = if bytes.is_empty() { b"{}" } else { &bytes };
         // Serde would take an array for a struct, field by field.
         if text.trim_ascii_start().first() == Some(&b'[') {

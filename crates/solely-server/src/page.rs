@@ -39,6 +39,7 @@ pub(crate) fn limit(asked: Option<u32>) -> Result<u32, ApiError> {
 
 /// Where the last page ended.
 pub(crate) fn cursor<T: std::str::FromStr>(text: Option<&str>) -> Result<Option<T>, ApiError> {
-    let parse = |text: &str| text.parse().map_err(|_| ApiError::invalid("`cursor` is not one that a list gave"));
+    let parse =
+        |text: &str| text.parse().map_err(|_| ApiError::invalid("`cursor` is not one that a list gave"));
     text.map(parse).transpose()
 }

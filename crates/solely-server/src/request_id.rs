@@ -28,7 +28,8 @@ pub(crate) async fn layer(request: Request, next: Next) -> Response {
 /// The client's own id, if it is one that can be echoed and logged as it is.
 fn given(request: &Request) -> Option<String> {
     let id = request.headers().get(REQUEST_ID)?.to_str().ok()?;
-    let fine = !id.is_empty() && id.len() <= REQUEST_ID_BYTES_MAX && id.bytes().all(|byte| byte.is_ascii_graphic());
+    let fine =
+        !id.is_empty() && id.len() <= REQUEST_ID_BYTES_MAX && id.bytes().all(|byte| byte.is_ascii_graphic());
     fine.then(|| id.to_owned())
 }
 

@@ -34,8 +34,7 @@ pub async fn serve(
 ) -> std::io::Result<()> {
     let process = ProcessId::random();
     let upkeep = Upkeep::new(app.jobs.clone(), process, &runtime.queues, runtime.retention);
-    let worker =
-        Worker { jobs: app.jobs.clone(), process, queues: runtime.queues, grace: runtime.grace };
+    let worker = Worker { jobs: app.jobs.clone(), process, queues: runtime.queues, grace: runtime.grace };
     let drained = CancellationToken::new();
     let upkeep = tokio::spawn(upkeep.run(drained.clone()));
     let worker = tokio::spawn(worker.run(stop.clone()));

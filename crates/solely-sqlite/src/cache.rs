@@ -24,7 +24,8 @@ impl CacheStore for SqliteStore {
     async fn forget_entry(&self, key: EntryKey) -> Result<bool, StoreError> {
         self.writer
             .run("forget_entry", move |tx| {
-                let mut forget = tx.conn.prepare_cached("DELETE FROM entries WHERE space = ?1 AND key = ?2")?;
+                let mut forget =
+                    tx.conn.prepare_cached("DELETE FROM entries WHERE space = ?1 AND key = ?2")?;
                 Ok(forget.execute((&key.space, &key.key))? == 1)
             })
             .await

@@ -74,14 +74,26 @@ fn pass_verdict(tx: &Tx<'_>, commit: &Commit, guards: Guards) -> Result<Option<b
         Verdict::Complete => complete(tx, commit.claim.job)?,
         Verdict::Retry { delay, error } => {
             let due_at = Some(tx.now.plus(*delay));
-            put_back(tx, commit.claim.job, &PutBack { state: 1, due_at, attempt_back: 0, error: Some(error) })?;
+            put_back(
+                tx,
+                commit.claim.job,
+                &PutBack { state: 1, due_at, attempt_back: 0, error: Some(error) },
+            )?;
         }
         Verdict::Postpone { delay, error } => {
             let due_at = Some(tx.now.plus(*delay));
-            put_back(tx, commit.claim.job, &PutBack { state: 1, due_at, attempt_back: 1, error: Some(error) })?;
+            put_back(
+                tx,
+                commit.claim.job,
+                &PutBack { state: 1, due_at, attempt_back: 1, error: Some(error) },
+            )?;
         }
         Verdict::Release => {
-            put_back(tx, commit.claim.job, &PutBack { state: 0, due_at: None, attempt_back: 1, error: None })?;
+            put_back(
+                tx,
+                commit.claim.job,
+                &PutBack { state: 0, due_at: None, attempt_back: 1, error: None },
+            )?;
         }
         Verdict::Dead { error } => bury(tx, commit.claim.job, error)?,
     }
@@ -140,7 +152,9 @@ fn put_back(tx: &Tx<'_>, job: JobId, back: &PutBack<'_>) -> Result<(), Error> {
           WHERE id = ?1",
     )?;
     let due_at = back.due_at.map(Timestamp::as_millis);
-    put_back.execute(params![job.as_bytes(), tx.now_ms(), back.state, due_at, back.attempt_back, back.error]).map(drop)
+    put_back
+        .execute(params![job.as_bytes(), tx.now_ms(), back.state, due_at, back.attempt_back, back.error])
+        .map(drop)
 }
 
 /// Dead, with its payload kept for a redrive.

@@ -15,7 +15,12 @@ impl EventStore for SqliteStore {
         self.writer.run("append", move |tx| events.iter().try_for_each(|told| insert(tx, told))).await
     }
 
-    async fn timeline(&self, subject: String, after: Option<EventId>, limit: u32) -> Result<Vec<Event>, StoreError> {
+    async fn timeline(
+        &self,
+        subject: String,
+        after: Option<EventId>,
+        limit: u32,
+    ) -> Result<Vec<Event>, StoreError> {
         let after = after.map_or(0, |id| id.0);
         self.read(move |conn| select(conn, "subject = ?1", &subject, after, limit)).await
     }

@@ -32,7 +32,9 @@ impl JobStore for SqliteStore {
     async fn renew(&self, claims: Vec<Claim>, lock: Duration) -> Result<Vec<Renewed>, StoreError> {
         let fence_holds = self.guards.fence;
         self.writer
-            .run("renew", move |tx| claims.iter().map(|claim| renew_one(tx, *claim, lock, fence_holds)).collect())
+            .run("renew", move |tx| {
+                claims.iter().map(|claim| renew_one(tx, *claim, lock, fence_holds)).collect()
+            })
             .await
     }
 
@@ -104,9 +106,9 @@ fn insert(tx: &Tx<'_>, job: &NewJob) -> Result<bool, Error> {
 
 /// The live job of the key, marked to run again if it is running and that is asked for.
 fn live_duplicate(tx: &Tx<'_>, job: &NewJob) -> Result<Option<Enqueued>, Error> {
-    let mut find = tx
-        .conn
-        .prepare_cached("SELECT id, state, locked_until FROM jobs WHERE queue = ?1 AND key = ?2 AND live = 1")?;
+    let mut find = tx.conn.prepare_cached(
+        "SELECT id, state, locked_until FROM jobs WHERE queue = ?1 AND key = ?2 AND live = 1",
+    )?;
     let found = find
         .query_row((&job.queue, &job.key), |found| {
             let until = found.get::<_, Option<i64>>(2)?.map(Timestamp::from_millis);
@@ -115,8 +117,9 @@ fn live_duplicate(tx: &Tx<'_>, job: &NewJob) -> Result<Option<Enqueued>, Error> 
         .optional()?;
     let Some((of, state, until)) = found else { return Ok(None) };
     if state == JobState::Running && job.on_running == OnRunning::RunAgain {
-        let mut mark =
-            tx.conn.prepare_cached("UPDATE jobs SET again = 1, payload = ?2, updated_at = ?3 WHERE id = ?1")?;
+        let mut mark = tx
+            .conn
+            .prepare_cached("UPDATE jobs SET again = 1, payload = ?2, updated_at = ?3 WHERE id = ?1")?;
         mark.execute((of.as_bytes(), job.payload.as_str(), tx.now_ms()))?;
         return Ok(Some(Enqueued::Again { of }));
     }
@@ -147,7 +150,8 @@ fn claim(tx: &Tx<'_>, request: &ClaimRequest) -> Result<ClaimReply, Error> {
     if !alive.exists([request.process.as_bytes()])? {
         return Ok(ClaimReply::NotAlive);
     }
-    let mut paused = tx.conn.prepare_cached("SELECT paused_until FROM queues WHERE name = ?1 AND paused_until > ?2")?;
+    let mut paused =
+        tx.conn.prepare_cached("SELECT paused_until FROM queues WHERE name = ?1 AND paused_until > ?2")?;
     let paused_until = paused.query_row((&request.queue, tx.now_ms()), |row| row::time(row, 0)).optional()?;
     if let Some(until) = paused_until {
         return Ok(ClaimReply::Jobs { jobs: Vec::new(), next_due_in: Some(until.since(tx.now)) });
@@ -273,7 +277,8 @@ fn free(tx: &Tx<'_>, job: &Job) -> Result<(), Error> {
     let lock_ended = job.locked_until.is_some_and(|until| until <= tx.now);
     let reason = if lock_ended { "lock_ended" } else { "process_dead" };
     let details = serde_json::json!({"queue": job.queue, "key": job.key, "attempts": job.attempts});
-    let told = NewEvent::new(format!("job:{}", job.id), "job_rescued").reason(reason).details(Json::of(&details));
+    let told =
+        NewEvent::new(format!("job:{}", job.id), "job_rescued").reason(reason).details(Json::of(&details));
     event::insert(tx, &told)
 }
 
@@ -310,7 +315,9 @@ fn revive(tx: &Tx<'_>, request: &ReviveRequest) -> Result<Vec<Revived>, Error> {
     drop(rows);
     let mut revived = Vec::with_capacity(found.len());
     for (place, (id, queue, key)) in (0_u32..).zip(found) {
-        let wait = request.rate_per_second.map_or(Duration::ZERO, |rate| Duration::from_secs(1) * place / rate.max(1));
+        let wait = request
+            .rate_per_second
+            .map_or(Duration::ZERO, |rate| Duration::from_secs(1) * place / rate.max(1));
         revived.push(revive_one(tx, id, queue, &key, wait, request.dry_run)?);
     }
     Ok(revived)
@@ -325,7 +332,8 @@ fn revive_one(
     wait: Duration,
     dry_run: bool,
 ) -> Result<Revived, Error> {
-    let mut live = tx.conn.prepare_cached("SELECT id FROM jobs WHERE queue = ?1 AND key = ?2 AND live = 1")?;
+    let mut live =
+        tx.conn.prepare_cached("SELECT id FROM jobs WHERE queue = ?1 AND key = ?2 AND live = 1")?;
     let newer = live.query_row((&queue, key), |row| row::job_id(row, 0)).optional()?;
     if let Some(by) = newer {
         if !dry_run {

@@ -37,12 +37,8 @@ const PASS_OVER_MAX: u32 = 16;
 
 impl<T> Lane<T> {
     pub(crate) fn new(limit: usize, housekeeping_limit: usize) -> Self {
-        let state = State {
-            normal: VecDeque::new(),
-            housekeeping: VecDeque::new(),
-            passed_over: 0,
-            closed: false,
-        };
+        let state =
+            State { normal: VecDeque::new(), housekeeping: VecDeque::new(), passed_over: 0, closed: false };
         Self { state: Mutex::new(state), arrived: Condvar::new(), limit, housekeeping_limit }
     }
 

@@ -5,7 +5,9 @@ use std::time::Duration;
 use async_trait::async_trait;
 use rusqlite::{Error, OptionalExtension, params};
 use solely_core::clock::{Timestamp, millis};
-use solely_core::lease::{Acquired, HeldKey, Holder, Lease, LeaseRenewed, LeaseRequest, LeaseStore, Obstacle};
+use solely_core::lease::{
+    Acquired, HeldKey, Holder, Lease, LeaseRenewed, LeaseRequest, LeaseStore, Obstacle,
+};
 use solely_core::{LeaseId, StoreError};
 
 use crate::SqliteStore;
@@ -51,7 +53,8 @@ impl LeaseStore for SqliteStore {
 }
 
 fn acquire(tx: &Tx<'_>, request: &LeaseRequest) -> Result<Acquired, Error> {
-    let mut held = tx.conn.prepare_cached("SELECT owner, expires_at FROM leases WHERE key = ?1 AND expires_at > ?2")?;
+    let mut held =
+        tx.conn.prepare_cached("SELECT owner, expires_at FROM leases WHERE key = ?1 AND expires_at > ?2")?;
     for key in &request.keys {
         let obstacle = held
             .query_row((key, tx.now_ms()), |found| {
@@ -102,13 +105,12 @@ fn renew(tx: &Tx<'_>, id: LeaseId, ttl: Option<Duration>) -> Result<LeaseRenewed
     let mut lease: Option<Lease> = None;
     while let Some(found) = rows.next()? {
         let key = found.get(0)?;
-        match &mut lease {
-            Some(lease) => lease.keys.push(key),
-            None => {
-                let (owner, fence): (String, u64) = (found.get(1)?, row::unsigned(found, 2)?);
-                let expires_at: Timestamp = row::time(found, 3)?;
-                lease = Some(Lease { id, keys: vec![key], owner, fence, expires_at });
-            }
+        if let Some(lease) = &mut lease {
+            lease.keys.push(key);
+        } else {
+            let (owner, fence): (String, u64) = (found.get(1)?, row::unsigned(found, 2)?);
+            let expires_at: Timestamp = row::time(found, 3)?;
+            lease = Some(Lease { id, keys: vec![key], owner, fence, expires_at });
         }
     }
     Ok(lease.map_or(LeaseRenewed::Lost, |mut lease| {
@@ -120,7 +122,8 @@ fn renew(tx: &Tx<'_>, id: LeaseId, ttl: Option<Duration>) -> Result<LeaseRenewed
 fn release(tx: &Tx<'_>, id: LeaseId) -> Result<Vec<String>, Error> {
     // Not RETURNING: see the claim of jobs.
     let mut find = tx.conn.prepare_cached("SELECT key FROM leases WHERE lease = ?1 AND expires_at > ?2")?;
-    let keys: Vec<String> = find.query_map((id.as_bytes(), tx.now_ms()), |found| found.get(0))?.collect::<Result<_, _>>()?;
+    let keys: Vec<String> =
+        find.query_map((id.as_bytes(), tx.now_ms()), |found| found.get(0))?.collect::<Result<_, _>>()?;
     let mut delete = tx.conn.prepare_cached("DELETE FROM leases WHERE key = ?1")?;
     for key in &keys {
         delete.execute([key])?;

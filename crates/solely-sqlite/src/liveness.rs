@@ -37,7 +37,8 @@ fn heartbeat(tx: &Tx<'_>, beat: Beat) -> Result<Beaten, Error> {
     let values = params![beat.process.as_bytes(), tx.now_ms(), millis(beat.dead_after)];
     let steady: bool = touch.query_row(values, |row| row.get(0))?;
     // The clock never goes back, not even across a restart: the heartbeat keeps its mark.
-    let mut mark = tx.conn.prepare_cached("UPDATE counters SET value = max(value, ?1) WHERE name = 'now_ms'")?;
+    let mut mark =
+        tx.conn.prepare_cached("UPDATE counters SET value = max(value, ?1) WHERE name = 'now_ms'")?;
     mark.execute([tx.now_ms()])?;
     let mut beaten = Beaten::default();
     if steady {

@@ -63,14 +63,7 @@ impl SqliteStore {
             Ok((writer.map_err(sql)?, readers))
         };
         let (writer, readers) = opened()?;
-        Ok(Self {
-            writer,
-            readers,
-            guards: options.guards,
-            counts,
-            prune_marks: Mutex::default(),
-            lock,
-        })
+        Ok(Self { writer, readers, guards: options.guards, counts, prune_marks: Mutex::default(), lock })
     }
 }
 
@@ -86,7 +79,9 @@ fn lock(path: &Path) -> Result<File, StoreError> {
         .open(&name)
         .map_err(|error| unusable(format!("cannot be locked: {error}")))?;
     file.try_lock().map_err(|_| {
-        unusable("is served by another process. One server per file: stop it, or use another store".to_owned())
+        unusable(
+            "is served by another process. One server per file: stop it, or use another store".to_owned(),
+        )
     })?;
     Ok(file)
 }

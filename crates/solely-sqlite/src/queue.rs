@@ -73,10 +73,8 @@ fn list(conn: &Connection, filter: &JobFilter) -> Result<Vec<Job>, Error> {
         values.push(before);
     }
     values.push(&filter.limit);
-    let sql = format!(
-        "SELECT {JOB_COLUMNS} FROM jobs WHERE {} ORDER BY id DESC LIMIT ?",
-        conditions.join(" AND ")
-    );
+    let sql =
+        format!("SELECT {JOB_COLUMNS} FROM jobs WHERE {} ORDER BY id DESC LIMIT ?", conditions.join(" AND "));
     let mut select = conn.prepare_cached(&sql)?;
     select.query_map(values.as_slice(), row::job)?.collect()
 }

@@ -81,6 +81,8 @@ impl SqliteStore {
             let _ = caller.send(work(conn).map_err(|error| store_error(&error)));
         });
         lane.push(vec![read], Priority::Normal)?;
-        answer.await.unwrap_or_else(|_| Err(StoreError::Unavailable("the store's readers have ended".to_owned())))
+        answer
+            .await
+            .unwrap_or_else(|_| Err(StoreError::Unavailable("the store's readers have ended".to_owned())))
     }
 }

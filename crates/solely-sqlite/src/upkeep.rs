@@ -32,7 +32,8 @@ impl Store for SqliteStore {
 
     async fn prune(&self, retention: Retention) -> Result<Pruned, StoreError> {
         let marks = self.prune_marks.lock().map(|marks| marks.clone()).unwrap_or_default();
-        let (pruned, marks) = self.writer.housekeep("prune", move |tx| prune(tx, retention, marks.clone())).await?;
+        let (pruned, marks) =
+            self.writer.housekeep("prune", move |tx| prune(tx, retention, marks.clone())).await?;
         if let Ok(mut kept) = self.prune_marks.lock() {
             *kept = marks;
         }
@@ -83,8 +84,10 @@ fn prune_events(tx: &Tx<'_>, cutoff: i64, marks: &mut Marks, pruned: &mut Pruned
     let mut walk = tx.conn.prepare_cached(
         "SELECT max(id), count(*), min(at) FROM (SELECT id, at FROM events WHERE id > ?1 ORDER BY id LIMIT ?2)",
     )?;
-    let (last, seen, oldest): (Option<i64>, u32, Option<i64>) =
-        walk.query_row((marks.event_id, limits::PRUNE_BATCH), |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?;
+    let (last, seen, oldest): (Option<i64>, u32, Option<i64>) = walk
+        .query_row((marks.event_id, limits::PRUNE_BATCH), |row| {
+            Ok((row.get(0)?, row.get(1)?, row.get(2)?))
+        })?;
     let mut delete = tx
         .conn
         .prepare_cached("DELETE FROM events WHERE id > ?1 AND id <= ?2 AND at < ?3 AND topic IS NULL")?;

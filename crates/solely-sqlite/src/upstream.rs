@@ -18,7 +18,7 @@ impl UpstreamStore for SqliteStore {
     async fn admit(&self, upstream: String, spacing: Option<Duration>) -> Result<Admission, StoreError> {
         let Some(spacing) = spacing else {
             let now = self.writer.now();
-            return self.read(move |conn| Ok(pause_or_go(shared(conn, &upstream)?, now))).await;
+            return self.read(move |conn| Ok(pause_or_go(&shared(conn, &upstream)?, now))).await;
         };
         self.writer.run("admit", move |tx| take_slot(tx, &upstream, spacing)).await
     }
@@ -40,14 +40,15 @@ impl UpstreamStore for SqliteStore {
     async fn paused_upstreams(&self) -> Result<BTreeMap<String, Timestamp>, StoreError> {
         let now_ms = self.writer.now().as_millis();
         self.read(move |conn| {
-            let mut select = conn.prepare_cached("SELECT name, paused_until FROM upstreams WHERE paused_until > ?1")?;
+            let mut select =
+                conn.prepare_cached("SELECT name, paused_until FROM upstreams WHERE paused_until > ?1")?;
             select.query_map([now_ms], |found| Ok((found.get(0)?, row::time(found, 1)?)))?.collect()
         })
         .await
     }
 }
 
-#[derive(Default)]
+#[derive(Clone, Copy, Default)]
 struct Shared {
     paused_until: Timestamp,
     next_slot_us: i64,
@@ -61,7 +62,7 @@ fn shared(conn: &Connection, upstream: &str) -> Result<Shared, Error> {
     Ok(found.optional()?.unwrap_or_default())
 }
 
-fn pause_or_go(shared: Shared, now: Timestamp) -> Admission {
+fn pause_or_go(shared: &Shared, now: Timestamp) -> Admission {
     if shared.paused_until > now {
         return Admission::Paused { left: shared.paused_until.since(now) };
     }
@@ -71,7 +72,7 @@ fn pause_or_go(shared: Shared, now: Timestamp) -> Admission {
 fn take_slot(tx: &Tx<'_>, upstream: &str, spacing: Duration) -> Result<Admission, Error> {
     let shared = shared(tx.conn, upstream)?;
     let (now_us, next_us) = (tx.now_ms() * 1_000, shared.next_slot_us);
-    if let paused @ Admission::Paused { .. } = pause_or_go(shared, tx.now) {
+    if let paused @ Admission::Paused { .. } = pause_or_go(&shared, tx.now) {
         return Ok(paused);
     }
     // Slots that nobody used are forfeited: the next one is never before now.

@@ -179,7 +179,8 @@ impl Writer {
         T: Send + 'static,
         F: FnMut(&Tx<'_>) -> Result<T, Error> + Send + 'static,
     {
-        let (commands, answers): (Vec<_>, Vec<_>) = works.into_iter().map(|work| command(label, work)).unzip();
+        let (commands, answers): (Vec<_>, Vec<_>) =
+            works.into_iter().map(|work| command(label, work)).unzip();
         self.lane.push(commands, Priority::Normal)?;
         let mut results = Vec::with_capacity(answers.len());
         for answer in answers {
@@ -209,10 +210,7 @@ impl Drop for Writer {
     }
 }
 
-fn command<T, F>(
-    label: &'static str,
-    work: F,
-) -> (Box<dyn Command>, oneshot::Receiver<Result<T, StoreError>>)
+fn command<T, F>(label: &'static str, work: F) -> (Box<dyn Command>, oneshot::Receiver<Result<T, StoreError>>)
 where
     T: Send + 'static,
     F: FnMut(&Tx<'_>) -> Result<T, Error> + Send + 'static,
@@ -311,7 +309,7 @@ impl Owner {
     fn transact(&self, batch: &mut [Box<dyn Command>], care: Care) -> Result<(), Error> {
         self.statement("BEGIN IMMEDIATE")?;
         let outcome = self.run_commands(batch, care).and_then(|()| {
-            self.crash_point(batch, "settle.commit");
+            crash_point(batch, "settle.commit");
             self.statement("COMMIT")
         });
         if let Err(error) = outcome {
@@ -321,7 +319,7 @@ impl Owner {
             return Err(error);
         }
         self.counts.committed(batch.len());
-        self.crash_point(batch, "settle.committed");
+        crash_point(batch, "settle.committed");
         Ok(())
     }
 
@@ -365,10 +363,11 @@ impl Owner {
     fn statement(&self, sql: &str) -> Result<(), Error> {
         self.conn.prepare_cached(sql)?.execute([]).map(drop)
     }
+}
 
-    fn crash_point(&self, batch: &[Box<dyn Command>], point: &str) {
-        if batch.iter().any(|command| command.label() == "settle") {
-            fault::point(point);
-        }
+/// Dies here if the batch settles something and the point is armed.
+fn crash_point(batch: &[Box<dyn Command>], point: &str) {
+    if batch.iter().any(|command| command.label() == "settle") {
+        fault::point(point);
     }
 }

@@ -27,7 +27,8 @@ pub(crate) fn run(file: Option<&Path>, listen: Option<SocketAddr>) -> Result<(),
             grace: config.server.shutdown_grace.0,
         };
         let address = config.server.listen;
-        let listener = TcpListener::bind(address).await.with_context(|| format!("cannot listen on {address}"))?;
+        let listener =
+            TcpListener::bind(address).await.with_context(|| format!("cannot listen on {address}"))?;
         let stop = stop_on_signal()?;
         tracing::info!(address = %listener.local_addr()?, store = app.store.kind(), "solely is ready");
         solely_server::serve(listener, app, beside, stop).await?;

@@ -16,7 +16,14 @@ struct Case {
     says: &'static str,
 }
 
-fn case(method: &'static str, path: &'static str, body: &str, status: u16, code: &'static str, says: &'static str) -> Case {
+fn case(
+    method: &'static str,
+    path: &'static str,
+    body: &str,
+    status: u16,
+    code: &'static str,
+    says: &'static str,
+) -> Case {
     let body = (!body.is_empty()).then(|| body.to_owned());
     Case { method, path, body, status, code, says }
 }
@@ -26,13 +33,21 @@ const SOME_RETRY: &str = "/v1/jobs/01900000-0000-7000-8000-000000000000/retry";
 const SOME_LEASE: &str = "/v1/leases/01900000-0000-7000-8000-000000000000";
 
 fn cases() -> Vec<Case> {
-    let invalid = |method, path, body: &str, says| case(method, path, body, 400, "INVALID_REQUEST", says);
-    let get = |path, says| invalid("GET", path, "", says);
+    [lease_cases(), listing_cases(), command_cases(), wrong_methods(), large_bodies()]
+        .into_iter()
+        .flatten()
+        .collect()
+}
+
+fn invalid(method: &'static str, path: &'static str, body: &str, says: &'static str) -> Case {
+    case(method, path, body, 400, "INVALID_REQUEST", says)
+}
+
+fn lease_cases() -> Vec<Case> {
     let lease = |body: &str, says| invalid("POST", "/v1/leases", body, says);
-    let redrive = |body: &str, says| invalid("POST", "/v1/dead-letters/redrive", body, says);
     let long = "x".repeat(513);
     let many: Vec<String> = (0..65).map(|n| format!("\"{n}\"")).collect();
-    let mut cases = vec![
+    vec![
         lease("{", "EOF"),
         lease("nonsense", "expected"),
         lease("[]", "object"),
@@ -67,6 +82,12 @@ fn cases() -> Vec<Case> {
         case("PUT", "/v1/leases/nonsense", "{}", 404, "LEASE_NOT_FOUND", "lease"),
         case("DELETE", SOME_LEASE, "", 404, "LEASE_NOT_FOUND", "lease"),
         case("DELETE", "/v1/leases/%00", "", 404, "LEASE_NOT_FOUND", "lease"),
+    ]
+}
+
+fn listing_cases() -> Vec<Case> {
+    let get = |path, says| invalid("GET", path, "", says);
+    vec![
         get("/v1/leases?limit=0", "limit"),
         get("/v1/leases?limit=201", "limit"),
         get("/v1/leases?limit=-1", "limit"),
@@ -77,27 +98,11 @@ fn cases() -> Vec<Case> {
         get("/v1/jobs?limit=1&limit=2", "limit"),
         get("/v1/jobs?limit=201", "limit"),
         get("/v1/jobs?sort=up", "sort"),
-        case("GET", SOME_ID, "", 404, "NOT_FOUND", "job"),
-        case("GET", "/v1/jobs/nonsense", "", 404, "NOT_FOUND", "nonsense"),
-        case("POST", SOME_RETRY, "", 404, "NOT_FOUND", "job"),
-        case("POST", "/v1/jobs/nonsense/retry", "", 404, "NOT_FOUND", "nonsense"),
         get("/v1/queues?limit=1000", "limit"),
         get("/v1/queues?x=1", "x"),
-        invalid("POST", "/v1/queues/q/pause", r#"{"until":"tomorrow"}"#, "until"),
-        invalid("POST", "/v1/queues/q/pause", r#"{"until":"2001-01-01T00:00:00Z"}"#, "until"),
-        invalid("POST", "/v1/queues/q/pause", r#"{"until":5}"#, "until"),
-        invalid("POST", "/v1/queues/q/pause", r#"{"for":"1h"}"#, "for"),
-        invalid("POST", "/v1/queues/q%01/pause", "{}", "name"),
-        invalid("POST", "/v1/queues/q/resume", r#"{"now":true}"#, "now"),
         get("/v1/dead-letters?limit=0", "limit"),
         get("/v1/dead-letters?state=dead", "state"),
         get("/v1/dead-letters?cursor=7", "cursor"),
-        redrive(r#"{"limit":0}"#, "limit"),
-        redrive(r#"{"limit":10001}"#, "limit"),
-        redrive(r#"{"ratePerSecond":0}"#, "ratePerSecond"),
-        redrive(r#"{"ids":["nonsense"]}"#, "ids[0]"),
-        redrive(r#"{"dryRun":"yes"}"#, "dryRun"),
-        redrive(r#"{"all":true}"#, "all"),
         get("/v1/upstreams?limit=0", "limit"),
         get("/v1/upstreams?name=x", "name"),
         get("/v1/timeline", "subject"),
@@ -107,11 +112,36 @@ fn cases() -> Vec<Case> {
         get("/v1/timeline?subject=job:", "subject"),
         get("/v1/timeline?subject=job:1&cursor=x", "cursor"),
         get("/v1/timeline?subject=job:1&limit=999", "limit"),
+    ]
+}
+
+fn command_cases() -> Vec<Case> {
+    let redrive = |body: &str, says| invalid("POST", "/v1/dead-letters/redrive", body, says);
+    vec![
+        case("GET", SOME_ID, "", 404, "NOT_FOUND", "job"),
+        case("GET", "/v1/jobs/nonsense", "", 404, "NOT_FOUND", "nonsense"),
+        case("POST", SOME_RETRY, "", 404, "NOT_FOUND", "job"),
+        case("POST", "/v1/jobs/nonsense/retry", "", 404, "NOT_FOUND", "nonsense"),
+        invalid("POST", "/v1/queues/q/pause", r#"{"until":"tomorrow"}"#, "until"),
+        invalid("POST", "/v1/queues/q/pause", r#"{"until":"2001-01-01T00:00:00Z"}"#, "until"),
+        invalid("POST", "/v1/queues/q/pause", r#"{"until":5}"#, "until"),
+        invalid("POST", "/v1/queues/q/pause", r#"{"for":"1h"}"#, "for"),
+        invalid("POST", "/v1/queues/q%01/pause", "{}", "name"),
+        invalid("POST", "/v1/queues/q/resume", r#"{"now":true}"#, "now"),
+        redrive(r#"{"limit":0}"#, "limit"),
+        redrive(r#"{"limit":10001}"#, "limit"),
+        redrive(r#"{"ratePerSecond":0}"#, "ratePerSecond"),
+        redrive(r#"{"ids":["nonsense"]}"#, "ids[0]"),
+        redrive(r#"{"dryRun":"yes"}"#, "dryRun"),
+        redrive(r#"{"all":true}"#, "all"),
         case("GET", "/", "", 404, "NOT_FOUND", "route"),
         case("GET", "/v1", "", 404, "NOT_FOUND", "route"),
         case("GET", "/v1/jobs/a/b/c", "", 404, "NOT_FOUND", "route"),
         case("POST", "/v1/leases/", "{}", 404, "NOT_FOUND", "route"),
-    ];
+    ]
+}
+
+fn wrong_methods() -> Vec<Case> {
     let wrong_method = [
         ("POST", "/healthz"),
         ("POST", "/readyz"),
@@ -129,13 +159,15 @@ fn cases() -> Vec<Case> {
         ("POST", "/v1/upstreams"),
         ("PUT", "/v1/timeline"),
     ];
-    let method = wrong_method.map(|(method, path)| case(method, path, "", 405, "METHOD_NOT_ALLOWED", "method"));
-    cases.extend(method);
+    wrong_method.map(|(method, path)| case(method, path, "", 405, "METHOD_NOT_ALLOWED", "method")).into()
+}
+
+fn large_bodies() -> Vec<Case> {
     let padding = " ".repeat(1024 * 1024);
-    for path in ["/v1/leases", "/v1/dead-letters/redrive", "/v1/queues/q/pause", "/v1/queues/q/resume"] {
-        cases.push(case("POST", path, &format!("{{{padding}}}"), 413, "BODY_TOO_LARGE", "1048576"));
-    }
-    cases
+    let body = format!("{{{padding}}}");
+    ["/v1/leases", "/v1/dead-letters/redrive", "/v1/queues/q/pause", "/v1/queues/q/resume"]
+        .map(|path| case("POST", path, &body, 413, "BODY_TOO_LARGE", "1048576"))
+        .into()
 }
 
 /// Everything that the store holds and a client can change.
@@ -172,15 +204,16 @@ async fn bad_input_is_a_clear_refusal_and_changes_nothing() {
 /// The routes of the table above are those of the router: a new route needs its cases.
 #[test]
 fn every_route_has_bad_input() {
-    let router = include_str!("../../../solely-server/src/router.rs");
-    let routes = router.lines().filter_map(|line| line.trim().strip_prefix(".route(\"")?.split('"').next());
+    let source = include_str!("../../../solely-server/src/router.rs");
+    let routes = source.lines().filter_map(|line| line.trim().strip_prefix(".route(\"")?.split('"').next());
     let cases = cases();
     for route in routes {
-        let parts: Vec<&str> = route.split('/').collect();
+        let pattern: Vec<&str> = route.split('/').collect();
         let fits = |path: &str| {
             let path = path.split('?').next().unwrap_or(path);
             let found: Vec<&str> = path.split('/').collect();
-            found.len() == parts.len() && found.iter().zip(&parts).all(|(a, b)| a == b || b.starts_with('{'))
+            found.len() == pattern.len()
+                && found.iter().zip(&pattern).all(|(a, b)| a == b || b.starts_with('{'))
         };
         assert!(cases.iter().any(|case| fits(case.path)), "{route} has no bad input");
     }

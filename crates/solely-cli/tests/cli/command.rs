@@ -37,7 +37,8 @@ fn each_value_knows_its_origin() {
     let folder = folder();
     let key = "server.shutdown_grace";
     assert_eq!(setting(&folder, &[], key), ("30s".into(), "default".into()));
-    std::fs::write(folder.path().join("solely.toml"), "[server]\nshutdown_grace = \"10s\"\n").expect("writes");
+    std::fs::write(folder.path().join("solely.toml"), "[server]\nshutdown_grace = \"10s\"\n")
+        .expect("writes");
     assert_eq!(setting(&folder, &[], key), ("10s".into(), "solely.toml".into()));
     let name = "SOLELY__SERVER__SHUTDOWN_GRACE";
     assert_eq!(setting(&folder, &[(name, "5s")], key), ("5s".into(), format!("environment {name}").into()));
@@ -106,8 +107,12 @@ fn check_finds_what_is_broken() {
     let output = run(&folder, &["check", "--json"], &[]);
     assert_eq!(output.status.code(), Some(1));
     let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
-    let rules: Vec<&str> =
-        report["violations"].as_array().expect("a list").iter().filter_map(|one| one["rule"].as_str()).collect();
+    let rules: Vec<&str> = report["violations"]
+        .as_array()
+        .expect("a list")
+        .iter()
+        .filter_map(|one| one["rule"].as_str())
+        .collect();
     assert_eq!(
         rules,
         [
@@ -121,7 +126,13 @@ fn check_finds_what_is_broken() {
 /// Every command explains itself, with an example.
 #[test]
 fn every_command_has_help_with_an_example() {
-    for args in [vec!["--help"], vec!["serve", "--help"], vec!["migrate", "--help"], vec!["check", "--help"], vec!["config", "--help"]] {
+    for args in [
+        vec!["--help"],
+        vec!["serve", "--help"],
+        vec!["migrate", "--help"],
+        vec!["check", "--help"],
+        vec!["config", "--help"],
+    ] {
         let output = run(&folder(), &args, &[]);
         assert!(output.status.success());
         assert!(stdout(&output).contains("Example"), "{args:?}");

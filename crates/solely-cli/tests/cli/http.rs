@@ -23,7 +23,8 @@ async fn a_lease_from_beginning_to_end() {
     let server = Server::start().await;
     let lease = acquire(&server, json!({"keys": ["b", "a", "b"], "owner": "me", "ttlMs": 60000})).await;
     assert_eq!((&lease["keys"], &lease["owner"]), (&json!(["b", "a"]), &json!("me")));
-    let (status, held) = server.post("/v1/leases", json!({"keys": ["a"], "owner": "you", "ttlMs": 1000})).await;
+    let (status, held) =
+        server.post("/v1/leases", json!({"keys": ["a"], "owner": "you", "ttlMs": 1000})).await;
     assert_eq!((status, &held["error"]), (409, &json!("LEASE_HELD")));
     assert_eq!(held["details"], json!({"key": "a", "owner": "me", "expiresAt": lease["expiresAt"]}));
     assert!(held["retryAfter"].as_u64().expect("a wait") <= 60_000);
@@ -48,7 +49,8 @@ async fn a_lease_from_beginning_to_end() {
 async fn a_waiting_caller_is_woken() {
     let server = Server::start().await;
     let lease = acquire(&server, json!({"keys": ["a"], "owner": "me", "ttlMs": 60000})).await;
-    let waiting = server.post("/v1/leases", json!({"keys": ["a"], "owner": "you", "ttlMs": 1000, "waitMs": 30000}));
+    let waiting =
+        server.post("/v1/leases", json!({"keys": ["a"], "owner": "you", "ttlMs": 1000, "waitMs": 30000}));
     let releasing = async {
         while server.get("/v1/leases").await["items"][0]["waiters"] != 1 {
             tokio::task::yield_now().await;
@@ -125,8 +127,12 @@ async fn a_dead_job_is_retried_and_its_timeline_tells() {
     let (status, refused) = server.post(&format!("/v1/jobs/{id}/retry"), json!({})).await;
     assert_eq!((status, &refused["error"]), (409, &json!("INVALID_STATE")));
     let timeline = server.get(&format!("/v1/timeline?subject=job:{id}")).await;
-    let events: Vec<&str> =
-        timeline["items"].as_array().expect("a list").iter().filter_map(|event| event["event"].as_str()).collect();
+    let events: Vec<&str> = timeline["items"]
+        .as_array()
+        .expect("a list")
+        .iter()
+        .filter_map(|event| event["event"].as_str())
+        .collect();
     assert_eq!(events, ["job_enqueued", "job_revived"]);
 }
 
@@ -150,7 +156,8 @@ async fn dead_letters_are_redriven() {
 #[tokio::test]
 async fn a_queue_is_paused_and_resumed() {
     let server = Server::start().await;
-    let (status, queue) = server.post("/v1/queues/enrich:wolt/pause", json!({"until": "2999-01-01T00:00:00Z"})).await;
+    let (status, queue) =
+        server.post("/v1/queues/enrich:wolt/pause", json!({"until": "2999-01-01T00:00:00Z"})).await;
     assert_eq!((status, &queue["pausedUntil"]), (200, &json!("2999-01-01T00:00:00.000Z")));
     assert_eq!(server.get("/v1/queues").await["items"][0], queue);
     let (status, queue) = server.post("/v1/queues/enrich:wolt/resume", json!({})).await;
@@ -162,7 +169,8 @@ async fn a_queue_is_paused_and_resumed() {
 async fn a_request_id_is_echoed_or_made() {
     let server = Server::start().await;
     let with = async |id: &str| {
-        let answer = server.client.get(format!("{}/nope", server.url)).header("x-request-id", id).send().await;
+        let answer =
+            server.client.get(format!("{}/nope", server.url)).header("x-request-id", id).send().await;
         let answer = answer.expect("answers");
         let header = answer.headers()["x-request-id"].to_str().expect("text").to_owned();
         let body: Value = answer.json().await.expect("JSON");
@@ -179,7 +187,10 @@ async fn a_request_id_is_echoed_or_made() {
 async fn health_metrics_and_upstreams_answer() {
     let server = Server::start().await;
     let ready = server.get("/readyz").await;
-    assert_eq!((&ready["status"], &ready["store"]), (&json!("ready"), &json!({"kind": "sqlite", "ok": true})));
+    assert_eq!(
+        (&ready["status"], &ready["store"]),
+        (&json!("ready"), &json!({"kind": "sqlite", "ok": true}))
+    );
     assert_eq!(ready["redis"], json!({"configured": false, "ok": false}));
     assert_eq!(server.send(Method::GET, "/healthz", None).await.status(), 200);
     dead(&server, "a", "boom").await;

@@ -36,7 +36,8 @@ async fn a_lease_outlives_a_killed_server() {
     let server = Server::start().await;
     let (_, lease) = server.post("/v1/leases", json!({"keys": ["a"], "owner": "me", "ttlMs": 60000})).await;
     let server = server.replaced().await;
-    let (status, held) = server.post("/v1/leases", json!({"keys": ["a"], "owner": "you", "ttlMs": 1000})).await;
+    let (status, held) =
+        server.post("/v1/leases", json!({"keys": ["a"], "owner": "you", "ttlMs": 1000})).await;
     assert_eq!((status, &held["details"]["owner"]), (409, &json!("me")));
     let path = format!("/v1/leases/{}", lease["leaseId"].as_str().expect("an id"));
     assert_eq!(server.send(reqwest::Method::PUT, &path, None).await.status(), 200);

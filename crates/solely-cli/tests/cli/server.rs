@@ -46,7 +46,8 @@ impl Server {
     pub(crate) async fn start_in(folder: TempDir) -> Self {
         let address = format!("127.0.0.1:{}", free_port());
         let log = std::fs::File::create(folder.path().join("serve.log")).expect("a log");
-        let child = solely(folder.path()).args(["serve", "--listen", &address]).stderr(log).spawn().expect("starts");
+        let child =
+            solely(folder.path()).args(["serve", "--listen", &address]).stderr(log).spawn().expect("starts");
         let server = Self { folder, child, url: format!("http://{address}"), client: Client::new() };
         server.until_ready().await;
         server
@@ -55,7 +56,13 @@ impl Server {
     async fn until_ready(&self) {
         let deadline = Instant::now() + Duration::from_secs(30);
         while Instant::now() < deadline {
-            if self.client.get(format!("{}/readyz", self.url)).send().await.is_ok_and(|answer| answer.status() == 200) {
+            if self
+                .client
+                .get(format!("{}/readyz", self.url))
+                .send()
+                .await
+                .is_ok_and(|answer| answer.status() == 200)
+            {
                 return;
             }
             tokio::time::sleep(Duration::from_millis(5)).await;

@@ -63,7 +63,8 @@ struct Sql<'a>(&'a Path);
 
 impl Numbers for Sql<'_> {
     fn number(&self, sql: &str) -> Result<i64, StoreError> {
-        let conn = rusqlite::Connection::open(self.0).map_err(|error| StoreError::Unusable(error.to_string()))?;
+        let conn =
+            rusqlite::Connection::open(self.0).map_err(|error| StoreError::Unusable(error.to_string()))?;
         conn.query_row(sql, [], |row| row.get(0)).map_err(|error| StoreError::Refused(error.to_string()))
     }
 }
@@ -148,7 +149,10 @@ async fn torture(site: &Site, kills: usize, broken: &str, enough: impl Fn(&[Run]
     }
     println!("{deaths} deaths, {} runs", runs.len());
     let mut peace = site.subject("work");
-    assert!(finish(&mut peace.env(BREAK_ENV, broken).spawn().expect("starts")), "the work is finished in peace");
+    assert!(
+        finish(&mut peace.env(BREAK_ENV, broken).spawn().expect("starts")),
+        "the work is finished in peace"
+    );
     runs
 }
 
@@ -221,8 +225,7 @@ async fn acknowledged_jobs_survive_a_kill() {
     let mut acknowledged: HashSet<JobId> = HashSet::new();
     let mut kills = 0;
     while acknowledged.len() < 5_000 {
-        let mut child =
-            site.subject("enqueue").arg("20000").stdout(Stdio::piped()).spawn().expect("starts");
+        let mut child = site.subject("enqueue").arg("20000").stdout(Stdio::piped()).spawn().expect("starts");
         let lines = BufReader::new(child.stdout.take().expect("piped")).lines();
         let pid = Pid::from_raw(i32::try_from(child.id()).expect("a pid"));
         let after: usize = rng.random_range(1..1_200);

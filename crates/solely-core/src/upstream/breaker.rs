@@ -67,7 +67,7 @@ impl Breaker {
     }
 
     /// The end of a call that was let through.
-    pub fn judge(&mut self, ticket: Ticket, failed: bool, now: Instant) {
+    pub fn judge(&mut self, ticket: &Ticket, failed: bool, now: Instant) {
         if ticket.trial {
             self.on_trial = false;
         } else if self.open_until.is_some() {
@@ -85,7 +85,7 @@ impl Breaker {
     }
 
     /// A call that was let through ended without a verdict.
-    pub fn withdraw(&mut self, ticket: Ticket) {
+    pub fn withdraw(&mut self, ticket: &Ticket) {
         if ticket.trial {
             self.on_trial = false;
         }
@@ -98,7 +98,7 @@ mod tests {
 
     fn fail(breaker: &mut Breaker, now: Instant) {
         let ticket = breaker.admit(now).expect("let through");
-        breaker.judge(ticket, true, now);
+        breaker.judge(&ticket, true, now);
     }
 
     #[tokio::test(start_paused = true)]
@@ -109,7 +109,7 @@ mod tests {
         let later = now + OPEN_FOR;
         let trial = breaker.admit(later).expect("the trial");
         assert!(breaker.admit(later).is_err(), "one trial at a time");
-        breaker.judge(trial, false, later);
+        breaker.judge(&trial, false, later);
         assert_eq!(breaker.circuit(later), Circuit::Closed);
     }
 
@@ -132,7 +132,7 @@ mod tests {
         let (mut breaker, now) = (Breaker::default(), Instant::now());
         (0..FAILURES).for_each(|_| fail(&mut breaker, now));
         let trial = breaker.admit(now + OPEN_FOR).expect("the trial");
-        breaker.withdraw(trial);
+        breaker.withdraw(&trial);
         assert!(breaker.admit(now + OPEN_FOR).is_ok());
     }
 }

@@ -159,15 +159,13 @@ async fn deliver(this: Delivering) {
 
 /// The handler's answer. A panic or a missed deadline is a failure that may pass.
 async fn handled(this: &Delivering) -> Result<Done, Failure> {
-    let delivery = Delivery {
-        claim: this.claimed.claim,
-        job: this.claimed.job.clone(),
-        stopping: this.stop.clone(),
-    };
+    let delivery =
+        Delivery { claim: this.claimed.claim, job: this.claimed.job.clone(), stopping: this.stop.clone() };
     let handler = this.spec.handler.clone();
-    let task = tokio_util::task::AbortOnDropHandle::new(tokio::spawn(async move {
-        handler.handle(&delivery).await
-    }));
+    let task =
+        tokio_util::task::AbortOnDropHandle::new(tokio::spawn(
+            async move { handler.handle(&delivery).await },
+        ));
     match tokio::time::timeout(this.spec.deadline, task).await {
         Ok(Ok(result)) => result,
         Ok(Err(panicked)) => Err(Failure::transient(format!("the handler panicked: {panicked}"))),

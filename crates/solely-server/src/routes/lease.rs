@@ -42,7 +42,10 @@ impl AcquireBody {
         check_key("owner", &self.owner)?;
         let wait = Duration::from_millis(self.wait_ms);
         if wait > limits::LEASE_WAIT_MAX {
-            return Err(ApiError::invalid(format!("`waitMs` is 0 to {}", limits::LEASE_WAIT_MAX.as_millis())));
+            return Err(ApiError::invalid(format!(
+                "`waitMs` is 0 to {}",
+                limits::LEASE_WAIT_MAX.as_millis()
+            )));
         }
         let (id, ttl, owner) = (LeaseId::random(), ttl(self.ttl_ms)?, self.owner);
         Ok((LeaseRequest { id, keys, owner, ttl, holder: Holder::Client }, wait))
@@ -59,12 +62,16 @@ fn ttl(millis: u64) -> Result<Duration, ApiError> {
 }
 
 /// Takes a lease, waiting for it if asked to.
-pub(crate) async fn acquire(State(app): State<App>, Body(body): Body<AcquireBody>) -> Result<Json<Lease>, ApiError> {
+pub(crate) async fn acquire(
+    State(app): State<App>,
+    Body(body): Body<AcquireBody>,
+) -> Result<Json<Lease>, ApiError> {
     let (request, wait) = body.request()?;
     match app.leases.acquire(request, wait).await? {
         WaitedLease::Acquired(lease) => Ok(Json(lease)),
         WaitedLease::Held(obstacle) => {
-            let message = format!("`{}` is held by `{}` until {}.", obstacle.key, obstacle.owner, obstacle.expires_at);
+            let message =
+                format!("`{}` is held by `{}` until {}.", obstacle.key, obstacle.owner, obstacle.expires_at);
             let held = ApiError::conflict("LEASE_HELD", message).retry_after(obstacle.ends_in);
             Err(held.details(serde_json::json!(obstacle)))
         }

@@ -57,9 +57,13 @@ pub(crate) async fn list(
     Query(query): Query<ListQuery>,
 ) -> Result<Json<Page<ShownEvent>>, ApiError> {
     check_key("subject", &query.subject)?;
-    let known = query.subject.split_once(':').is_some_and(|(kind, rest)| KINDS.contains(&kind) && !rest.is_empty());
+    let known =
+        query.subject.split_once(':').is_some_and(|(kind, rest)| KINDS.contains(&kind) && !rest.is_empty());
     if !known {
-        return Err(ApiError::invalid(format!("`subject` is one of {}, a colon and a key", KINDS.join(", "))));
+        return Err(ApiError::invalid(format!(
+            "`subject` is one of {}, a colon and a key",
+            KINDS.join(", ")
+        )));
     }
     let limit = page::limit(query.limit)?;
     let after = page::cursor::<i64>(query.cursor.as_deref())?.map(EventId);

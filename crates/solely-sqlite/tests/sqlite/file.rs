@@ -42,7 +42,8 @@ fn many_that_start_at_once_migrate_it_once() {
         opener.join().expect("ends").expect("opens");
     }
     let conn = rusqlite::Connection::open(folder.path().join("solely.db")).expect("opens");
-    let versions: u32 = conn.query_row("SELECT count(*) FROM schema_version", [], |row| row.get(0)).expect("counts");
+    let versions: u32 =
+        conn.query_row("SELECT count(*) FROM schema_version", [], |row| row.get(0)).expect("counts");
     assert_eq!(versions, LATEST_VERSION);
 }
 
@@ -94,8 +95,11 @@ fn what_cannot_be_opened_says_why() {
         assert!(matches!(SqliteStore::open(bad, &Options::default()), Err(StoreError::Unusable(_))), "{bad}");
     }
     let folder = TempDir::new().expect("a folder");
-    std::fs::write(folder.path().join("solely.db"), "this is not a database, whatever its name says".repeat(50))
-        .expect("writes");
+    std::fs::write(
+        folder.path().join("solely.db"),
+        "this is not a database, whatever its name says".repeat(50),
+    )
+    .expect("writes");
     let Err(error) = SqliteStore::open(&url(&folder), &Options::default()) else { panic!("no database") };
     assert!(matches!(error, StoreError::Unusable(_)), "{error:?}");
 }

@@ -17,7 +17,8 @@ async fn late(guards: Guards) -> (Settled, Renewed) {
     home.store.enqueue(vec![job("a", 10)]).await.expect("enqueues");
     let claimed = claim(&home.store, process, 1).await.remove(0);
     clock.shift_ms(61_000);
-    let renewed = home.store.renew(vec![claimed.claim], std::time::Duration::from_secs(1)).await.expect("answers");
+    let renewed =
+        home.store.renew(vec![claimed.claim], std::time::Duration::from_secs(1)).await.expect("answers");
     clock.shift_ms(61_000);
     let commit = Commit::new(claimed.claim, Verdict::Complete);
     let settled = home.store.settle(vec![commit]).await.expect("answers").remove(0).expect("is judged");

@@ -54,8 +54,7 @@ async fn process(store: &SqliteStore) -> ProcessId {
 }
 
 async fn claim(store: &SqliteStore, process: ProcessId, limit: usize) -> Vec<Claimed> {
-    let request =
-        ClaimRequest { process, queue: "queue".to_owned(), limit, lock: Duration::from_secs(60) };
+    let request = ClaimRequest { process, queue: "queue".to_owned(), limit, lock: Duration::from_secs(60) };
     match store.claim(request).await.expect("claims") {
         ClaimReply::Jobs { jobs, .. } => jobs,
         ClaimReply::NotAlive => panic!("it has beaten"),
