@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use async_trait::async_trait;
-use futures::stream::{self, StreamExt as _};
 use solely_core::bus::Bus;
 use solely_core::job::NewJob;
 use solely_core::metrics::Metrics;
@@ -20,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 use crate::report::{Goal, Report};
 use crate::{Scale, bare};
 
-const IN_FLIGHT: usize = 64;
+pub(crate) const IN_FLIGHT: usize = 64;
 const BARE: &str = "bare group commit at 64";
 
 pub(crate) async fn run(report: &mut Report, scale: Scale) -> Result<()> {
@@ -55,20 +54,41 @@ pub(crate) async fn run(report: &mut Report, scale: Scale) -> Result<()> {
 
 async fn enqueue(jobs: &Jobs, count: usize) -> Result<f64> {
     let started = Instant::now();
-    let mut results = stream::iter(0..count)
-        .map(|n| {
-            let jobs = jobs.clone();
-            tokio::spawn(async move {
-                let mut job = NewJob::new("bench", format!("key-{n}"));
-                job.payload = Json::of(&"x".repeat(100));
-                jobs.enqueue(vec![job]).await
-            })
-        })
-        .buffer_unordered(IN_FLIGHT);
-    while let Some(result) = results.next().await {
-        result??;
-    }
+    let clients = jobs.clone();
+    in_flight(count, move |n| {
+        let jobs = clients.clone();
+        async move {
+            let mut job = NewJob::new("bench", format!("key-{n}"));
+            job.payload = Json::of(&"x".repeat(100));
+            jobs.enqueue(vec![job]).await?;
+            Ok(())
+        }
+    })
+    .await?;
     Ok(rate(count, started.elapsed()))
+}
+
+/// So many clients, each asking for one thing after the other.
+pub(crate) async fn in_flight<F>(
+    count: usize,
+    work: impl Fn(usize) -> F + Clone + Send + 'static,
+) -> Result<()>
+where
+    F: Future<Output = Result<()>> + Send + 'static,
+{
+    let clients = (0..IN_FLIGHT).map(|client| {
+        let work = work.clone();
+        tokio::spawn(async move {
+            for n in (client..count).step_by(IN_FLIGHT) {
+                work(n).await?;
+            }
+            anyhow::Ok(())
+        })
+    });
+    for client in clients.collect::<Vec<_>>() {
+        client.await??;
+    }
+    Ok(())
 }
 
 struct Count {

@@ -3,19 +3,17 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, bail};
-use futures::stream::{self, StreamExt as _};
+use anyhow::{Result, bail};
 use solely_core::bus::Bus;
-use solely_core::lease::{Holder, LeaseRequest, Leases, WaitedLease};
+use solely_core::lease::{HeldKey, Holder, LeaseRequest, Leases, WaitedLease};
 use solely_core::metrics::Metrics;
 use solely_core::{LeaseId, Store};
 use solely_sqlite::{Options, SqliteStore};
 
-use crate::jobs::rate;
+use crate::jobs::{in_flight, rate};
 use crate::report::{Goal, Report};
 use crate::{Scale, bare};
 
-const IN_FLIGHT: usize = 64;
 const BARE: &str = "bare group commit at 64 (beside leases)";
 
 pub(crate) async fn run(report: &mut Report, scale: Scale) -> Result<()> {
@@ -49,22 +47,20 @@ fn request(key: String) -> LeaseRequest {
 
 async fn take_and_release(leases: &Leases, count: usize) -> Result<f64> {
     let started = Instant::now();
-    let mut results = stream::iter(0..count)
-        .map(|n| {
-            let leases = leases.clone();
-            tokio::spawn(async move {
-                let WaitedLease::Acquired(lease) =
-                    leases.acquire(request(format!("key-{n}")), Duration::ZERO).await?
-                else {
-                    bail!("the key is free")
-                };
-                leases.release(lease.id).await.context("release")
-            })
-        })
-        .buffer_unordered(IN_FLIGHT);
-    while let Some(result) = results.next().await {
-        result??;
-    }
+    let clients = leases.clone();
+    in_flight(count, move |n| {
+        let leases = clients.clone();
+        async move {
+            let WaitedLease::Acquired(lease) =
+                leases.acquire(request(format!("key-{n}")), Duration::ZERO).await?
+            else {
+                bail!("the key is free")
+            };
+            leases.release(lease.id).await?;
+            Ok(())
+        }
+    })
+    .await?;
     Ok(rate(2 * count, started.elapsed()))
 }
 
@@ -80,12 +76,9 @@ async fn wake_p99(leases: &Leases) -> Result<f64> {
             let (leases, request) = (leases.clone(), request(key.clone()));
             async move { (leases.acquire(request, Duration::from_secs(5)).await, Instant::now()) }
         });
-        while leases
-            .held(Some(format!("wake-{n}").split_at(4).0.to_owned()), 200)
-            .await?
-            .iter()
-            .all(|(held, waiting)| held.key != key || *waiting == 0)
-        {
+        let is_awaited =
+            |held: &[(HeldKey, usize)]| held.iter().any(|(held, waiting)| held.key == key && *waiting > 0);
+        while !is_awaited(&leases.held(Some("wake-".to_owned()), 200).await?) {
             tokio::task::yield_now().await;
         }
         let released = Instant::now();

@@ -6,17 +6,17 @@
 //! none at that moment; a listener that is dropped with a wake-up in hand passes it on.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
 
 /// What a wake-up is about.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Topic {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Topic<'a> {
     /// Jobs of a queue may be due.
-    Queue(String),
+    Queue(&'a str),
     /// A key may be free.
-    Lease(String),
+    Lease(&'a str),
 }
 
 #[derive(Default)]
@@ -25,10 +25,13 @@ struct Line {
     listeners: usize,
 }
 
+type Lines = Arc<Mutex<HashMap<String, Line>>>;
+
 /// The wake-ups of one process.
 #[derive(Clone, Default)]
 pub struct Bus {
-    lines: Arc<Mutex<HashMap<Topic, Line>>>,
+    queues: Lines,
+    leases: Lines,
 }
 
 impl Bus {
@@ -38,36 +41,46 @@ impl Bus {
     }
 
     /// Wakes one listener of the topic. Nothing happens if there is none.
-    pub fn wake(&self, topic: &Topic) {
-        if let Some(line) = self.lines().get(topic) {
+    pub fn wake(&self, topic: Topic<'_>) {
+        let (lines, key) = self.lines(topic);
+        if let Some(line) = locked(lines).get(key) {
             line.notify.notify_one();
         }
     }
 
     /// Begins to listen: wake-ups from now on are not missed.
-    pub fn listen(&self, topic: Topic) -> Listener {
-        let mut lines = self.lines();
-        let line = lines.entry(topic.clone()).or_default();
+    pub fn listen(&self, topic: Topic<'_>) -> Listener {
+        let (lines, key) = self.lines(topic);
+        let mut open = locked(lines);
+        let line = open.entry(key.to_owned()).or_default();
         line.listeners += 1;
         let notify = Arc::clone(&line.notify);
-        drop(lines);
-        Listener { bus: self.clone(), topic, notify }
+        drop(open);
+        Listener { lines: lines.clone(), key: key.to_owned(), notify }
     }
 
     /// How many listen to a topic.
-    pub fn listeners(&self, topic: &Topic) -> usize {
-        self.lines().get(topic).map_or(0, |line| line.listeners)
+    pub fn listeners(&self, topic: Topic<'_>) -> usize {
+        let (lines, key) = self.lines(topic);
+        locked(lines).get(key).map_or(0, |line| line.listeners)
     }
 
-    fn lines(&self) -> std::sync::MutexGuard<'_, HashMap<Topic, Line>> {
-        self.lines.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lines<'a>(&self, topic: Topic<'a>) -> (&Lines, &'a str) {
+        match topic {
+            Topic::Queue(key) => (&self.queues, key),
+            Topic::Lease(key) => (&self.leases, key),
+        }
     }
+}
+
+fn locked(lines: &Lines) -> MutexGuard<'_, HashMap<String, Line>> {
+    lines.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Someone who waits for wake-ups of one topic.
 pub struct Listener {
-    bus: Bus,
-    topic: Topic,
+    lines: Lines,
+    key: String,
     notify: Arc<Notify>,
 }
 
@@ -80,11 +93,11 @@ impl Listener {
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        let mut lines = self.bus.lines();
-        if let Some(line) = lines.get_mut(&self.topic) {
+        let mut lines = locked(&self.lines);
+        if let Some(line) = lines.get_mut(&self.key) {
             line.listeners -= 1;
             if line.listeners == 0 {
-                lines.remove(&self.topic);
+                lines.remove(&self.key);
             }
         }
     }
@@ -94,23 +107,21 @@ impl Drop for Listener {
 mod tests {
     use super::*;
 
-    fn topic() -> Topic {
-        Topic::Lease("a".to_owned())
-    }
+    const TOPIC: Topic<'_> = Topic::Lease("a");
 
     #[tokio::test(start_paused = true)]
     async fn a_wake_up_between_listening_and_waiting_is_not_missed() {
         let bus = Bus::new();
-        let mut listener = bus.listen(topic());
-        bus.wake(&topic());
+        let mut listener = bus.listen(TOPIC);
+        bus.wake(TOPIC);
         tokio::time::timeout(std::time::Duration::from_secs(1), listener.woken()).await.expect("woken");
     }
 
     #[tokio::test(start_paused = true)]
     async fn one_wake_up_wakes_one_listener() {
         let bus = Bus::new();
-        let (mut first, mut second) = (bus.listen(topic()), bus.listen(topic()));
-        bus.wake(&topic());
+        let (mut first, mut second) = (bus.listen(TOPIC), bus.listen(TOPIC));
+        bus.wake(TOPIC);
         first.woken().await;
         let late = tokio::time::timeout(std::time::Duration::from_secs(1), second.woken()).await;
         assert!(late.is_err());
@@ -119,8 +130,8 @@ mod tests {
     #[test]
     fn a_topic_without_listeners_takes_no_memory() {
         let bus = Bus::new();
-        drop(bus.listen(topic()));
-        bus.wake(&topic());
-        assert!(bus.lines().is_empty());
+        drop(bus.listen(TOPIC));
+        bus.wake(TOPIC);
+        assert!(locked(&bus.leases).is_empty());
     }
 }

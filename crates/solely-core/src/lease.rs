@@ -185,15 +185,15 @@ impl Leases {
             return Ok(WaitedLease::TooManyWaiting);
         };
         loop {
-            let topic = Topic::Lease(obstacle.key.clone());
-            let mut listener = self.bus.listen(topic.clone());
+            let key = obstacle.key.clone();
+            let mut listener = self.bus.listen(Topic::Lease(&key));
             // Listening has begun: a release from here on wakes us, one before is seen now.
             match self.store.acquire(request.clone()).await? {
                 Acquired::Acquired(lease) => return Ok(WaitedLease::Acquired(lease)),
-                Acquired::Held(other) if other.key != obstacle.key => {
+                Acquired::Held(other) if other.key != key => {
                     // The key waited for is free, but another is not: whoever is next may
                     // be able to use it.
-                    self.bus.wake(&topic);
+                    self.bus.wake(Topic::Lease(&key));
                     obstacle = other;
                     continue;
                 }
@@ -207,7 +207,7 @@ impl Leases {
                 return Ok(match self.store.acquire(request).await? {
                     Acquired::Acquired(lease) => WaitedLease::Acquired(lease),
                     Acquired::Held(last) => {
-                        self.bus.wake(&topic);
+                        self.bus.wake(Topic::Lease(&key));
                         WaitedLease::Held(last)
                     }
                 });
@@ -224,7 +224,7 @@ impl Leases {
     pub async fn release(&self, id: LeaseId) -> Result<bool, StoreError> {
         let keys = self.store.release(id).await?;
         for key in &keys {
-            self.bus.wake(&Topic::Lease(key.clone()));
+            self.bus.wake(Topic::Lease(key));
         }
         Ok(!keys.is_empty())
     }
@@ -232,7 +232,7 @@ impl Leases {
     /// A page of held keys, each with how many wait for it here.
     pub async fn held(&self, after: Option<String>, limit: u32) -> Result<Vec<(HeldKey, usize)>, StoreError> {
         let keys = self.store.held_keys(after, limit).await?;
-        let waiters = |key: &HeldKey| self.bus.listeners(&Topic::Lease(key.key.clone()));
+        let waiters = |key: &HeldKey| self.bus.listeners(Topic::Lease(&key.key));
         Ok(keys.into_iter().map(|key| (key.clone(), waiters(&key))).collect())
     }
 }

@@ -117,7 +117,7 @@ impl Jobs {
         for (queue, outcome) in queues.iter().zip(&outcomes) {
             self.metrics.enqueued(queue, outcome);
         }
-        self.wake(queues);
+        self.wake(queues.iter().map(String::as_str));
         Ok(outcomes)
     }
 
@@ -126,34 +126,35 @@ impl Jobs {
         let next = commits.iter().flat_map(|commit| &commit.next_jobs);
         let queues: Vec<String> = next.map(|job| job.queue.clone()).collect();
         let outcomes = self.store.settle(commits).await?;
-        self.wake(queues);
+        self.wake(queues.iter().map(String::as_str));
         Ok(outcomes)
     }
 
     /// See [`crate::job::JobStore::revive`]. Wakes the workers of what came back.
     pub async fn revive(&self, request: ReviveRequest) -> Result<Vec<Revived>, StoreError> {
         let revived = self.store.revive(request).await?;
-        let queue_of = |one: &Revived| match one {
-            Revived::Ready { queue, .. } => Some(queue.clone()),
+        self.wake(revived.iter().filter_map(|one| match one {
+            Revived::Ready { queue, .. } => Some(queue.as_str()),
             Revived::Superseded { .. } => None,
-        };
-        self.wake(revived.iter().filter_map(queue_of).collect());
+        }));
         Ok(revived)
     }
 
     /// See [`QueueStore::pause`]. Resuming wakes the queue's workers.
     pub async fn pause(&self, queue: String, until: Timestamp) -> Result<Timestamp, StoreError> {
         let until = self.store.pause(queue.clone(), until).await?;
-        self.wake(vec![queue]);
+        self.wake([queue.as_str()]);
         Ok(until)
     }
 
     /// Wakes the workers of queues in which something may be due.
-    pub fn wake(&self, mut queues: Vec<String>) {
-        queues.sort_unstable();
-        queues.dedup();
+    pub fn wake<'a>(&self, queues: impl IntoIterator<Item = &'a str>) {
+        let mut woken: Vec<&str> = Vec::new();
         for queue in queues {
-            self.bus.wake(&Topic::Queue(queue));
+            if !woken.contains(&queue) {
+                self.bus.wake(Topic::Queue(queue));
+                woken.push(queue);
+            }
         }
     }
 }

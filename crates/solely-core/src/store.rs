@@ -10,6 +10,7 @@ use crate::error::StoreError;
 use crate::event::EventStore;
 use crate::job::JobStore;
 use crate::lease::LeaseStore;
+use crate::limits;
 use crate::liveness::LivenessStore;
 use crate::queue::QueueStore;
 use crate::upstream::UpstreamStore;
@@ -39,6 +40,14 @@ pub struct Pruned {
     pub rows: u64,
     /// A batch was full: there may be more.
     pub more: bool,
+}
+
+impl Pruned {
+    /// Counts a batch of deleted rows.
+    pub fn add(&mut self, deleted: usize) {
+        self.rows += deleted as u64;
+        self.more |= deleted >= limits::PRUNE_BATCH as usize;
+    }
 }
 
 /// One engine, whole.

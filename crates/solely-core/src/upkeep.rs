@@ -78,8 +78,8 @@ impl Upkeep {
         for process in &beaten.buried {
             tracing::warn!(%process, "a process is silent; what it held is free");
         }
-        for key in beaten.freed_keys {
-            self.jobs.bus().wake(&Topic::Lease(key));
+        for key in &beaten.freed_keys {
+            self.jobs.bus().wake(Topic::Lease(key));
         }
         Ok(())
     }
@@ -93,7 +93,7 @@ impl Upkeep {
         };
         let rescued = self.jobs.store().rescue(request).await?;
         self.jobs.metrics().rescued(rescued.freed.len() + rescued.exhausted.len());
-        self.jobs.wake(rescued.freed.into_iter().map(|(_, queue)| queue).collect());
+        self.jobs.wake(rescued.freed.iter().map(|(_, queue)| queue.as_str()));
         let commits: Vec<_> = rescued
             .exhausted
             .into_iter()

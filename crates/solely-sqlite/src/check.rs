@@ -40,7 +40,7 @@ const RULES: &[(&str, &str)] = &[
              OR (due_at IS NOT NULL) <> (state <= 1)
              OR (locked_until IS NOT NULL) <> (state = 2)
              OR (process IS NOT NULL) <> (state = 2)
-             OR (finished_at IS NOT NULL) <> (state IN (3, 5))",
+             OR (finished_at IS NOT NULL) <> (state >= 3)",
     ),
     (
         "no more attempts than allowed",

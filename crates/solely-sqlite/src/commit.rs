@@ -161,7 +161,7 @@ fn put_back(tx: &Tx<'_>, job: JobId, back: &PutBack<'_>) -> Result<(), Error> {
 fn bury(tx: &Tx<'_>, job: JobId, error: &str) -> Result<(), Error> {
     let mut bury = tx.conn.prepare_cached(
         "UPDATE jobs
-            SET state = 4, live = NULL, due_at = NULL, error = ?3, finished_at = NULL, again = 0,
+            SET state = 4, live = NULL, due_at = NULL, error = ?3, finished_at = ?2, again = 0,
                 process = NULL, locked_until = NULL, updated_at = ?2
           WHERE id = ?1",
     )?;

@@ -86,7 +86,7 @@ fn insert(tx: &Tx<'_>, job: &NewJob) -> Result<bool, Error> {
         "INSERT INTO jobs (id, queue, kind, key, state, live, priority, run_at, due_at, max_attempts,
                            payload, attributes, trace, created_at, updated_at)
          VALUES (?1, ?2, ?3, ?4, 0, 1, ?5, ?6, ?6, ?7, ?8, ?9, ?10, ?11, ?11)
-         ON CONFLICT (queue, key) WHERE live = 1 DO NOTHING",
+         ON CONFLICT (key, queue) WHERE live = 1 DO NOTHING",
     )?;
     let inserted = insert.execute(params![
         job.id.as_bytes(),
@@ -344,7 +344,8 @@ fn revive_one(
     if !dry_run {
         let mut wake = tx.conn.prepare_cached(
             "UPDATE jobs
-                SET state = 0, live = 1, run_at = ?2, due_at = ?2, attempts = 0, again = 0, updated_at = ?3
+                SET state = 0, live = 1, run_at = ?2, due_at = ?2, attempts = 0, again = 0, updated_at = ?3,
+                    finished_at = NULL
               WHERE id = ?1",
         )?;
         wake.execute((id.as_bytes(), tx.now_ms().saturating_add(millis(wait)), tx.now_ms()))?;

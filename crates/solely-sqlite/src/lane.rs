@@ -5,6 +5,7 @@
 
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use solely_core::StoreError;
 
@@ -29,7 +30,17 @@ struct State<T> {
     housekeeping: VecDeque<T>,
     /// Batches since housekeeping was last let in.
     passed_over: u32,
+    /// Threads that wait: waking one that does not is a system call for nothing.
+    waiting: usize,
+    /// How many they wait for.
+    awaited: usize,
     closed: bool,
+}
+
+impl<T> State<T> {
+    fn is_awaited(&self) -> bool {
+        self.waiting > 0 && (self.normal.len() >= self.awaited || !self.housekeeping.is_empty())
+    }
 }
 
 /// However busy the lane, housekeeping gets into every so-manieth batch.
@@ -37,8 +48,14 @@ const PASS_OVER_MAX: u32 = 16;
 
 impl<T> Lane<T> {
     pub(crate) fn new(limit: usize, housekeeping_limit: usize) -> Self {
-        let state =
-            State { normal: VecDeque::new(), housekeeping: VecDeque::new(), passed_over: 0, closed: false };
+        let state = State {
+            normal: VecDeque::new(),
+            housekeeping: VecDeque::new(),
+            passed_over: 0,
+            waiting: 0,
+            awaited: 1,
+            closed: false,
+        };
         Self { state: Mutex::new(state), arrived: Condvar::new(), limit, housekeeping_limit }
     }
 
@@ -56,9 +73,24 @@ impl<T> Lane<T> {
             return Err(StoreError::Overloaded);
         }
         queue.extend(commands);
-        drop(state);
-        self.arrived.notify_one();
+        if state.is_awaited() {
+            drop(state);
+            self.arrived.notify_one();
+        }
         Ok(())
+    }
+
+    /// Waits until `count` are there, but no longer than this. For a lane with one taker.
+    pub(crate) fn gather(&self, count: usize, patience: Duration) {
+        let mut state = self.state();
+        if state.normal.len() < count && !state.closed {
+            (state.waiting, state.awaited) = (state.waiting + 1, count);
+            let waited = self
+                .arrived
+                .wait_timeout_while(state, patience, |state| state.normal.len() < count && !state.closed);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+            (state.waiting, state.awaited) = (state.waiting - 1, 1);
+        }
     }
 
     /// Takes what is there, waiting until there is something; none once the lane is closed
@@ -69,7 +101,9 @@ impl<T> Lane<T> {
             if state.closed {
                 return false;
             }
+            state.waiting += 1;
             state = self.arrived.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state.waiting -= 1;
         }
         let count = state.normal.len().min(most);
         into.extend(state.normal.drain(..count));
@@ -83,11 +117,6 @@ impl<T> Lane<T> {
             }
         }
         true
-    }
-
-    /// How many wait in the normal lane.
-    pub(crate) fn len(&self) -> usize {
-        self.state().normal.len()
     }
 
     /// Lets what is there be taken, and refuses what comes.

@@ -7,6 +7,7 @@
 use async_trait::async_trait;
 use rusqlite::{Error, params};
 use solely_core::clock::millis;
+use solely_core::job::JobState;
 use solely_core::store::{Pruned, Retention, Store};
 use solely_core::{StoreError, limits};
 
@@ -48,16 +49,19 @@ impl Store for SqliteStore {
 fn prune(tx: &Tx<'_>, retention: Retention, mut marks: Marks) -> Result<(Pruned, Marks), Error> {
     let before = |kept| tx.now_ms().saturating_sub(millis(kept));
     let batch = limits::PRUNE_BATCH;
-    let by_time = [
-        (
-            "DELETE FROM jobs WHERE id IN (SELECT id FROM jobs WHERE finished_at < ?1 ORDER BY finished_at LIMIT ?2)",
-            before(retention.jobs),
-        ),
-        (
+    let mut pruned = Pruned::default();
+    for (state, kept) in [
+        (JobState::Completed, retention.jobs),
+        (JobState::Cancelled, retention.jobs),
+        (JobState::Dead, retention.dead_letters),
+    ] {
+        let mut delete = tx.conn.prepare_cached(
             "DELETE FROM jobs WHERE id IN
-                (SELECT id FROM jobs WHERE state = 4 AND updated_at < ?1 ORDER BY updated_at LIMIT ?2)",
-            before(retention.dead_letters),
-        ),
+                (SELECT id FROM jobs WHERE state = ?1 AND finished_at < ?2 ORDER BY finished_at LIMIT ?3)",
+        )?;
+        pruned.add(delete.execute(params![state.code(), before(kept), batch])?);
+    }
+    let by_time = [
         (
             "DELETE FROM sent_keys WHERE (queue, key) IN
                 (SELECT queue, key FROM sent_keys WHERE until <= ?1 ORDER BY until LIMIT ?2)",
@@ -69,11 +73,8 @@ fn prune(tx: &Tx<'_>, retention: Retention, mut marks: Marks) -> Result<(Pruned,
             tx.now_ms(),
         ),
     ];
-    let mut pruned = Pruned::default();
     for (sql, cutoff) in by_time {
-        let deleted = tx.conn.prepare_cached(sql)?.execute(params![cutoff, batch])?;
-        pruned.rows += deleted as u64;
-        pruned.more |= deleted == batch as usize;
+        pruned.add(tx.conn.prepare_cached(sql)?.execute(params![cutoff, batch])?);
     }
     prune_events(tx, before(retention.events), &mut marks, &mut pruned)?;
     prune_leases(tx, &mut marks, &mut pruned)?;

@@ -283,10 +283,7 @@ impl Owner {
             let took = started.elapsed();
             batch.drain(..).for_each(Command::answer);
             if commands > 1 {
-                let patience = Instant::now() + took / 4;
-                while lane.len() < commands && Instant::now() < patience {
-                    std::thread::yield_now();
-                }
+                lane.gather(commands, took / 4);
             }
         }
     }

@@ -40,7 +40,7 @@ enum Look {
 }
 
 pub(super) async fn run(dispatcher: Dispatcher) {
-    let mut listener = dispatcher.jobs.bus().listen(Topic::Queue(dispatcher.spec.name.clone()));
+    let mut listener = dispatcher.jobs.bus().listen(Topic::Queue(&dispatcher.spec.name));
     let mut running: JoinSet<()> = JoinSet::new();
     let mut look = Look::Now;
     while !dispatcher.stop.is_cancelled() {

@@ -36,7 +36,7 @@ pub(super) async fn run(jobs: Jobs, held: HeldClaims, mut inbox: Inbox) {
             count(&jobs, queue, commit, &outcome);
         }
         // A verdict that puts a job back makes it due here as well.
-        jobs.wake(queues);
+        jobs.wake(queues.iter().map(String::as_str));
     }
 }
 

@@ -23,16 +23,16 @@ CREATE TABLE jobs (
     trace        TEXT,
     created_at   INTEGER NOT NULL,
     updated_at   INTEGER NOT NULL,
-    finished_at  INTEGER          CHECK ((finished_at IS NOT NULL) = (state IN (3, 5)))
+    finished_at  INTEGER          CHECK ((finished_at IS NOT NULL) = (state >= 3))
 ) WITHOUT ROWID;
 
--- One live job per key: the states it covers are closed under retry, release and rescue.
-CREATE UNIQUE INDEX jobs_live ON jobs (queue, key)              WHERE live = 1;
+-- One live job per key: the states it covers are closed under retry, release and rescue. The
+-- key comes first because it tells jobs apart at the first comparison.
+CREATE UNIQUE INDEX jobs_live ON jobs (key, queue)              WHERE live = 1;
 CREATE INDEX jobs_due         ON jobs (queue, priority, due_at) WHERE due_at IS NOT NULL;
 CREATE INDEX jobs_locked      ON jobs (locked_until)            WHERE locked_until IS NOT NULL;
-CREATE INDEX jobs_finished    ON jobs (finished_at)             WHERE finished_at IS NOT NULL;
+CREATE INDEX jobs_finished    ON jobs (state, finished_at)      WHERE finished_at IS NOT NULL;
 CREATE INDEX jobs_dead        ON jobs (queue, id)               WHERE state = 4;
-CREATE INDEX jobs_dead_at     ON jobs (updated_at)              WHERE state = 4;
 
 -- The duplicate-detection window: keys that were sent, finished or not.
 CREATE TABLE sent_keys (
