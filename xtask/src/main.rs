@@ -110,7 +110,8 @@ fn ci() -> Result<()> {
     step("fmt", || fmt(true))?;
     step("clippy", || run(&mut cargo(&["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"])))?;
     step("docs", || {
-        run(cargo(&["doc", "--workspace", "--no-deps", "--quiet"]).env("RUSTDOCFLAGS", "-D warnings"))
+        run(cargo(&["doc", "--workspace", "--no-deps", "--document-private-items", "--quiet"])
+            .env("RUSTDOCFLAGS", "-D warnings -A rustdoc::private_intra_doc_links"))
     })?;
     step("deny", deny)?;
     step("tidy", tidy)?;

@@ -1,8 +1,8 @@
 //! The HTTP surface. It never names an engine.
 //!
-//! All routes are on one screen in [`router`]; a handler extracts, calls one thing of
-//! `solely-core`, and answers, in about ten lines. Errors are values ([`error::ApiError`]); the
-//! outermost layer ([`request_id`]) turns them into the one error body of the contract, so that
+//! All routes are on one screen in [`router()`]; a handler extracts, calls one thing of
+//! `solely-core`, and answers, in about ten lines. Errors are values ([`ApiError`]); the
+//! outermost layer (`request_id`) turns them into the one error body of the contract, so that
 //! every error, also of an unknown route or a wrong method, has the same shape.
 
 mod error;
