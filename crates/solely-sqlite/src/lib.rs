@@ -81,7 +81,8 @@ impl SqliteStore {
         &self.counts
     }
 
-    /// Finishes what waits, ends the threads and gives the file free. Unlocking is explicit: a
+    /// Finishes what waits, ends the threads and gives the file free. The writer's connection
+    /// is the last to close, so that it leaves one file without a log. Unlocking is explicit: a
     /// child that was being started at this moment would still hold a copy of the handle.
     fn shut(&self) {
         self.readers.close();

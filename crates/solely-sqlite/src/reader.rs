@@ -4,7 +4,7 @@
 //! second connection; its reads go through the writer.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
 use rusqlite::{Connection, Error};
@@ -20,13 +20,13 @@ type Read = Box<dyn FnOnce(&Connection) + Send>;
 
 pub(crate) struct Readers {
     lane: Option<Arc<Lane<Read>>>,
-    threads: Vec<JoinHandle<()>>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
 impl Readers {
     /// No connections of their own.
     pub(crate) fn none() -> Self {
-        Self { lane: None, threads: Vec::new() }
+        Self { lane: None, threads: Mutex::default() }
     }
 
     /// One thread for each connection.
@@ -47,20 +47,16 @@ impl Readers {
             };
             std::thread::Builder::new().name(name).spawn(work).expect("the system can start a thread")
         });
-        Self { threads: threads.collect(), lane: Some(lane) }
+        Self { threads: Mutex::new(threads.collect()), lane: Some(lane) }
     }
 
+    /// Finishes what waits and closes the connections.
     pub(crate) fn close(&self) {
         if let Some(lane) = &self.lane {
             lane.close();
         }
-    }
-}
-
-impl Drop for Readers {
-    fn drop(&mut self) {
-        self.close();
-        for thread in self.threads.drain(..) {
+        let threads = self.threads.lock().map(|mut threads| std::mem::take(&mut *threads));
+        for thread in threads.unwrap_or_default() {
             let _ = thread.join();
         }
     }

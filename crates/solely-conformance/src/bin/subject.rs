@@ -85,6 +85,7 @@ impl Handler for Stalls {
 /// Enqueues with 64 in flight, and says which jobs were acknowledged and how many commits that
 /// took.
 async fn enqueue(store: &Arc<SqliteStore>, count: usize) -> Result<()> {
+    say("begin");
     let before = store.counts().now();
     let per_task = count.div_ceil(64);
     let tasks = (0..64).map(|task| {
