@@ -112,8 +112,9 @@ impl Report {
              {} rounds in which the limit and solely took turns, on a machine with {cores} cores that client \
              and server share. The machine is noisy, so **a goal is a ratio between two medians of one run**; \
              an absolute figure only describes.\n\n\
-             *Bare group commit* is a loop over one prepared `INSERT` on SQLite (WAL, `synchronous=FULL`), 64 rows \
-             with an id and a unique key a transaction; no queue, no channel, no fence, no further index. solely's \
+             *Bare group commit* is a loop over one prepared `INSERT` on SQLite (WAL, `synchronous=FULL`), 64 rows a \
+             transaction into a plain table: the same row as a job's, its id and its unique key, and nothing else; no \
+             queue, no channel, no index to claim by, no fence. solely's \
              figures go through its library interface, one awaited call an operation, with every index, fence and \
              answer. *Row writes* are rows of tables; entries of indexes are not counted on either side.\n\n{}",
             self.rounds,

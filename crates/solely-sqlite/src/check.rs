@@ -38,9 +38,8 @@ const RULES: &[(&str, &str)] = &[
            FROM jobs
           WHERE (live IS 1) <> (state <= 2)
              OR (due_at IS NOT NULL) <> (state <= 1)
-             OR (locked_until IS NOT NULL) <> (state = 2)
-             OR (process IS NOT NULL) <> (state = 2)
-             OR (finished_at IS NOT NULL) <> (state >= 3)",
+             OR (ends_at IS NOT NULL) <> (state >= 2)
+             OR (process IS NOT NULL) <> (state = 2)",
     ),
     (
         "no more attempts than allowed",

@@ -105,7 +105,7 @@ fn look_at_claim(tx: &Tx<'_>, claim: Claim, guards: Guards) -> Result<Option<boo
     let mut look = tx.conn.prepare_cached(
         "SELECT again
            FROM jobs
-          WHERE id = ?1 AND (fence = ?2 AND state = 2 AND locked_until > ?3 OR NOT ?4)",
+          WHERE id = ?1 AND (fence = ?2 AND state = 2 AND ends_at > ?3 OR NOT ?4)",
     )?;
     let values = params![claim.job.as_bytes(), signed(claim.fence), tx.now_ms(), guards.fence];
     look.query_row(values, |row| row.get(0)).optional()
@@ -115,8 +115,8 @@ fn look_at_claim(tx: &Tx<'_>, claim: Claim, guards: Guards) -> Result<Option<boo
 fn complete(tx: &Tx<'_>, job: JobId) -> Result<(), Error> {
     let mut complete = tx.conn.prepare_cached(
         "UPDATE jobs
-            SET state = 3, live = NULL, due_at = NULL, finished_at = ?2, updated_at = ?2,
-                payload = '{}', error = NULL, process = NULL, locked_until = NULL
+            SET state = 3, live = NULL, due_at = NULL, ends_at = ?2, updated_at = ?2,
+                payload = '{}', error = NULL, process = NULL
           WHERE id = ?1",
     )?;
     complete.execute((job.as_bytes(), tx.now_ms())).map(drop)
@@ -127,7 +127,7 @@ fn run_once_more(tx: &Tx<'_>, job: JobId) -> Result<(), Error> {
     let mut requeue = tx.conn.prepare_cached(
         "UPDATE jobs
             SET state = 0, live = 1, run_at = ?2, due_at = ?2, updated_at = ?2, attempts = 0, again = 0,
-                error = NULL, process = NULL, locked_until = NULL, finished_at = NULL
+                error = NULL, process = NULL, ends_at = NULL
           WHERE id = ?1",
     )?;
     requeue.execute((job.as_bytes(), tx.now_ms())).map(drop)
@@ -147,8 +147,8 @@ fn put_back(tx: &Tx<'_>, job: JobId, back: &PutBack<'_>) -> Result<(), Error> {
     let mut put_back = tx.conn.prepare_cached(
         "UPDATE jobs
             SET state = ?3, live = 1, due_at = coalesce(?4, run_at), run_at = coalesce(?4, run_at),
-                attempts = max(attempts - ?5, 0), error = coalesce(?6, error), finished_at = NULL,
-                again = 0, process = NULL, locked_until = NULL, updated_at = ?2
+                attempts = max(attempts - ?5, 0), error = coalesce(?6, error), ends_at = NULL,
+                again = 0, process = NULL, updated_at = ?2
           WHERE id = ?1",
     )?;
     let due_at = back.due_at.map(Timestamp::as_millis);
@@ -161,8 +161,8 @@ fn put_back(tx: &Tx<'_>, job: JobId, back: &PutBack<'_>) -> Result<(), Error> {
 fn bury(tx: &Tx<'_>, job: JobId, error: &str) -> Result<(), Error> {
     let mut bury = tx.conn.prepare_cached(
         "UPDATE jobs
-            SET state = 4, live = NULL, due_at = NULL, error = ?3, finished_at = ?2, again = 0,
-                process = NULL, locked_until = NULL, updated_at = ?2
+            SET state = 4, live = NULL, due_at = NULL, error = ?3, ends_at = ?2, again = 0,
+                process = NULL, updated_at = ?2
           WHERE id = ?1",
     )?;
     bury.execute((job.as_bytes(), tx.now_ms(), error)).map(drop)

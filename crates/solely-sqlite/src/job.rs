@@ -107,7 +107,7 @@ fn insert(tx: &Tx<'_>, job: &NewJob) -> Result<bool, Error> {
 /// The live job of the key, marked to run again if it is running and that is asked for.
 fn live_duplicate(tx: &Tx<'_>, job: &NewJob) -> Result<Option<Enqueued>, Error> {
     let mut find = tx.conn.prepare_cached(
-        "SELECT id, state, locked_until FROM jobs WHERE queue = ?1 AND key = ?2 AND live = 1",
+        "SELECT id, state, iif(state = 2, ends_at, NULL) FROM jobs WHERE queue = ?1 AND key = ?2 AND live = 1",
     )?;
     let found = find
         .query_row((&job.queue, &job.key), |found| {
@@ -160,7 +160,7 @@ fn claim(tx: &Tx<'_>, request: &ClaimRequest) -> Result<ClaimReply, Error> {
     // Not RETURNING: that makes SQLite keep a statement journal and a scratch table per row.
     let mut take = tx.conn.prepare_cached(
         "UPDATE jobs
-            SET state = 2, due_at = NULL, process = ?2, locked_until = ?3, updated_at = ?4,
+            SET state = 2, due_at = NULL, process = ?2, ends_at = ?3, updated_at = ?4,
                 fence = fence + 1, attempts = attempts + 1, again = 0
           WHERE id = ?1",
     )?;
@@ -228,8 +228,8 @@ fn renew_one(tx: &Tx<'_>, claim: Claim, lock: Duration, fence_holds: bool) -> Re
     let until = tx.now.plus(lock);
     let mut renew = tx.conn.prepare_cached(
         "UPDATE jobs
-            SET locked_until = ?3
-          WHERE id = ?1 AND state = 2 AND (fence = ?2 AND locked_until > ?4 OR NOT ?5)",
+            SET ends_at = ?3
+          WHERE id = ?1 AND state = 2 AND (fence = ?2 AND ends_at > ?4 OR NOT ?5)",
     )?;
     let changed = renew.execute(params![
         claim.job.as_bytes(),
@@ -245,10 +245,10 @@ fn rescue(tx: &Tx<'_>, request: &RescueRequest) -> Result<Rescued, Error> {
     let mut lapsed = tx.conn.prepare_cached(&format!(
         "SELECT {JOB_COLUMNS}, fence
            FROM jobs
-          WHERE locked_until IS NOT NULL
-            AND (locked_until <= ?1 OR NOT EXISTS (SELECT 1 FROM processes WHERE processes.id = jobs.process))
+          WHERE state = 2 AND ends_at IS NOT NULL
+            AND (ends_at <= ?1 OR NOT EXISTS (SELECT 1 FROM processes WHERE processes.id = jobs.process))
             AND (attempts < max_attempts OR queue IN (SELECT value FROM json_each(?2)))
-          ORDER BY locked_until
+          ORDER BY ends_at
           LIMIT ?3"
     ))?;
     let queues = Json::of(&request.queues);
@@ -270,7 +270,7 @@ fn rescue(tx: &Tx<'_>, request: &RescueRequest) -> Result<Rescued, Error> {
 fn free(tx: &Tx<'_>, job: &Job) -> Result<(), Error> {
     let mut free = tx.conn.prepare_cached(
         "UPDATE jobs
-            SET state = 0, due_at = run_at, process = NULL, locked_until = NULL, updated_at = ?2
+            SET state = 0, due_at = run_at, process = NULL, ends_at = NULL, updated_at = ?2
           WHERE id = ?1",
     )?;
     free.execute((job.id.as_bytes(), tx.now_ms()))?;
@@ -286,7 +286,7 @@ fn free(tx: &Tx<'_>, job: &Job) -> Result<(), Error> {
 fn take_over(tx: &Tx<'_>, mut lapsed: Claimed, request: &RescueRequest) -> Result<Claimed, Error> {
     let mut take = tx
         .conn
-        .prepare_cached("UPDATE jobs SET fence = fence + 1, process = ?2, locked_until = ?3 WHERE id = ?1")?;
+        .prepare_cached("UPDATE jobs SET fence = fence + 1, process = ?2, ends_at = ?3 WHERE id = ?1")?;
     let until = tx.now.plus(limits::RESCUE_LOCK).as_millis();
     take.execute((lapsed.job.id.as_bytes(), request.process.as_bytes(), until))?;
     lapsed.claim.fence += 1;
@@ -298,7 +298,7 @@ fn revive(tx: &Tx<'_>, request: &ReviveRequest) -> Result<Vec<Revived>, Error> {
     let mut dead = tx.conn.prepare_cached(
         "SELECT id, queue, key
            FROM jobs
-          WHERE state = 4 AND (?1 IS NULL OR queue = ?1) AND (?2 IS NULL OR instr(error, ?2) > 0)
+          WHERE state = 4 AND ends_at IS NOT NULL AND (?1 IS NULL OR queue = ?1) AND (?2 IS NULL OR instr(error, ?2) > 0)
           ORDER BY id",
     )?;
     let mut rows = dead.query((&request.queue, &request.error))?;
@@ -345,7 +345,7 @@ fn revive_one(
         let mut wake = tx.conn.prepare_cached(
             "UPDATE jobs
                 SET state = 0, live = 1, run_at = ?2, due_at = ?2, attempts = 0, again = 0, updated_at = ?3,
-                    finished_at = NULL
+                    ends_at = NULL
               WHERE id = ?1",
         )?;
         wake.execute((id.as_bytes(), tx.now_ms().saturating_add(millis(wait)), tx.now_ms()))?;
@@ -368,7 +368,7 @@ fn cancel_one(tx: &Tx<'_>, queue: &str, key: &str) -> Result<Option<JobId>, Erro
 fn close(tx: &Tx<'_>, id: JobId, why: &str) -> Result<(), Error> {
     let mut close = tx.conn.prepare_cached(
         "UPDATE jobs
-            SET state = 5, live = NULL, due_at = NULL, finished_at = ?2, updated_at = ?2,
+            SET state = 5, live = NULL, due_at = NULL, ends_at = ?2, updated_at = ?2,
                 error = ?3, payload = '{}'
           WHERE id = ?1",
     )?;

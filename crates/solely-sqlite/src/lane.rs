@@ -93,6 +93,14 @@ impl<T> Lane<T> {
         }
     }
 
+    /// Takes what is there of the normal lane without waiting. False if nothing is.
+    pub(crate) fn join(&self, most: usize, into: &mut Vec<T>) -> bool {
+        let mut state = self.state();
+        let count = state.normal.len().min(most);
+        into.extend(state.normal.drain(..count));
+        count > 0
+    }
+
     /// Takes what is there, waiting until there is something; none once the lane is closed
     /// and empty.
     pub(crate) fn take(&self, most: usize, into: &mut Vec<T>) -> bool {

@@ -64,8 +64,8 @@ fn list(conn: &Connection, filter: &JobFilter) -> Result<Vec<Job>, Error> {
         values.push(key);
     }
     if let Some(state) = &state {
-        // A literal lets the planner use the partial index of dead letters.
-        conditions.push(if *state == 4 { "state = 4 AND ? = 4" } else { "state = ?" });
+        // What has an end is found by it; the rest, by its absence, is not worth an index.
+        conditions.push(if *state >= 2 { "state = ? AND ends_at IS NOT NULL" } else { "state = ?" });
         values.push(state);
     }
     if let Some(before) = &before {
@@ -101,12 +101,15 @@ fn queues(conn: &Connection, now: Timestamp) -> Result<Vec<Queue>, Error> {
         },
     )?;
     each(
-        "SELECT queue, count(*), NULL FROM jobs WHERE locked_until IS NOT NULL GROUP BY queue",
+        "SELECT queue, count(*), NULL FROM jobs WHERE state = 2 AND ends_at IS NOT NULL GROUP BY queue",
         &|queue, count, _| queue.running = count,
     )?;
-    each("SELECT queue, count(*), NULL FROM jobs WHERE state = 4 GROUP BY queue", &|queue, count, _| {
-        queue.dead = count;
-    })?;
+    each(
+        "SELECT queue, count(*), NULL FROM jobs WHERE state = 4 AND ends_at IS NOT NULL GROUP BY queue",
+        &|queue, count, _| {
+            queue.dead = count;
+        },
+    )?;
     each("SELECT name, 0, paused_until FROM queues", &|queue, _, until| {
         queue.paused_until = until.filter(|until| *until > now);
     })?;

@@ -8,7 +8,7 @@ use solely_core::{JobId, Json};
 
 /// The columns that [`job`] reads, in its order.
 pub(crate) const JOB_COLUMNS: &str = "id, queue, kind, key, state, priority, attempts, max_attempts, run_at, \
-                                      locked_until, error, payload, attributes, trace, created_at, updated_at";
+                                      iif(state = 2, ends_at, NULL), error, payload, attributes, trace, created_at, updated_at";
 
 /// A job from [`JOB_COLUMNS`].
 pub(crate) fn job(row: &Row<'_>) -> Result<Job, Error> {

@@ -57,7 +57,7 @@ fn prune(tx: &Tx<'_>, retention: Retention, mut marks: Marks) -> Result<(Pruned,
     ] {
         let mut delete = tx.conn.prepare_cached(
             "DELETE FROM jobs WHERE id IN
-                (SELECT id FROM jobs WHERE state = ?1 AND finished_at < ?2 ORDER BY finished_at LIMIT ?3)",
+                (SELECT id FROM jobs WHERE state = ?1 AND ends_at < ?2 ORDER BY ends_at LIMIT ?3)",
         )?;
         pruned.add(delete.execute(params![state.code(), before(kept), batch])?);
     }

@@ -9,8 +9,9 @@
 //! ```
 //!
 //! No timer: it takes what is there, so an idle store commits at once and a busy one in
-//! batches. (After a batch of several it gives their callers a moment to come back, at most a
-//! quarter of what that commit took, so that they share the next one too.)
+//! batches. What arrives while a batch is run joins it; and while it is smaller than the one
+//! before, whose callers are about to come back, it waits for them, at most a quarter of what
+//! that one took.
 //!
 //! Commands refuse by returning an outcome; an *error* is rare: a full disk, a broken rule.
 //! So a batch first runs bare. If a command errs, the transaction is rolled back and the batch
@@ -29,7 +30,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::thread::JoinHandle;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use rusqlite::{Connection, Error};
 use solely_core::clock::Timestamp;
@@ -227,13 +228,59 @@ async fn answered<T>(answer: oneshot::Receiver<Result<T, StoreError>>) -> Result
     }
 }
 
-/// How a batch is run.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Care {
-    /// The first error undoes all of it.
-    Bare,
-    /// Each command can be undone alone.
-    Savepoints,
+/// The batch before: how many commands shared it, and how long it took.
+#[derive(Clone, Copy)]
+struct Last {
+    commands: usize,
+    took: Duration,
+}
+
+/// What a transaction held.
+struct Ran {
+    commands: usize,
+    settles: bool,
+}
+
+impl Ran {
+    fn of(batch: &[Box<dyn Command>]) -> Self {
+        Self { commands: batch.len(), settles: batch.iter().any(|command| command.label() == "settle") }
+    }
+
+    /// Dies here if something was settled and the point is armed.
+    fn crash_point(&self, point: &str) {
+        if self.settles {
+            fault::point(point);
+        }
+    }
+}
+
+/// Runs a batch bare, and lets join it what arrives meanwhile. While it is smaller than the one
+/// before, it waits for those callers to come back, in all at most a quarter of what that one
+/// took. The first error ends it.
+fn run_joined(
+    tx: &Tx<'_>,
+    lane: &Lane<Box<dyn Command>>,
+    batch: &mut Vec<Box<dyn Command>>,
+    last: Last,
+) -> Result<Ran, Error> {
+    let mut patience = last.took / 4;
+    let mut done = 0;
+    loop {
+        for command in &mut batch[done..] {
+            run_caught(&mut **command, tx).map_err(Trouble::into_error)?;
+        }
+        done = batch.len();
+        let room = limits::WRITER_BATCH.saturating_sub(done);
+        let missing = last.commands.saturating_sub(done);
+        if room == 0 || (!lane.join(room, batch) && (missing == 0 || patience.is_zero())) {
+            return Ok(Ran::of(batch));
+        }
+        if batch.len() == done {
+            let waiting = Instant::now();
+            lane.gather(missing.div_ceil(2), patience);
+            patience = patience.saturating_sub(waiting.elapsed());
+        }
+    }
 }
 
 /// What went wrong inside a command.
@@ -277,64 +324,74 @@ struct Owner {
 impl Owner {
     fn run(self, lane: &Lane<Box<dyn Command>>) {
         let mut batch = Vec::with_capacity(limits::WRITER_BATCH);
+        let mut last = Last { commands: 1, took: Duration::ZERO };
         while lane.take(limits::WRITER_BATCH, &mut batch) {
-            let (started, commands) = (Instant::now(), batch.len());
-            self.run_batch(&mut batch);
-            let took = started.elapsed();
+            let started = Instant::now();
+            self.run_batch(lane, &mut batch, last);
+            last = Last { commands: batch.len(), took: started.elapsed() };
             batch.drain(..).for_each(Command::answer);
-            if commands > 1 {
-                lane.gather(commands, took / 4);
-            }
         }
     }
 
     /// Makes every command's result final: committed, or undone and failed.
-    fn run_batch(&self, batch: &mut [Box<dyn Command>]) {
-        if self.transact(batch, Care::Bare).is_ok() {
+    fn run_batch(&self, lane: &Lane<Box<dyn Command>>, batch: &mut Vec<Box<dyn Command>>, last: Last) {
+        if self.transact(|tx| run_joined(tx, lane, batch, last)).is_ok() {
             return;
         }
-        let Err(lost) = self.transact(batch, Care::Savepoints) else { return };
-        tracing::warn!(error = %lost, commands = batch.len(), "a transaction was lost");
+        let Err(error) = self.transact(|tx| self.run_carefully(tx, batch)) else { return };
+        tracing::warn!(%error, commands = batch.len(), "a transaction was lost");
         for command in batch {
-            if let Err(error) = self.transact(std::slice::from_mut(command), Care::Savepoints) {
+            let alone = std::slice::from_mut(command);
+            if let Err(error) = self.transact(|tx| self.run_carefully(tx, alone)) {
                 command.fail(store_error(&error));
             }
         }
     }
 
     /// Runs commands in one transaction. `Err` means that nothing of it is in the file.
-    fn transact(&self, batch: &mut [Box<dyn Command>], care: Care) -> Result<(), Error> {
+    fn transact(&self, run: impl FnOnce(&Tx<'_>) -> Result<Ran, Error>) -> Result<(), Error> {
         self.statement("BEGIN IMMEDIATE")?;
-        let outcome = self.run_commands(batch, care).and_then(|()| {
-            crash_point(batch, "settle.commit");
-            self.statement("COMMIT")
-        });
-        if let Err(error) = outcome {
-            if !self.conn.is_autocommit() {
-                self.statement("ROLLBACK")?;
-            }
-            return Err(error);
-        }
-        self.counts.committed(batch.len());
-        crash_point(batch, "settle.committed");
-        Ok(())
-    }
-
-    fn run_commands(&self, batch: &mut [Box<dyn Command>], care: Care) -> Result<(), Error> {
         let fence_before = self.last_fence.get();
         let tx = Tx { conn: &self.conn, now: self.tick(), last_fence: &self.last_fence };
-        for command in batch.iter_mut() {
-            match care {
-                Care::Bare => run_caught(&mut **command, &tx).map_err(Trouble::into_error)?,
-                Care::Savepoints => self.run_in_savepoint(&mut **command, &tx)?,
+        let outcome = run(&tx).and_then(|ran| {
+            self.keep_fence(fence_before)?;
+            ran.crash_point("settle.commit");
+            self.statement("COMMIT")?;
+            Ok(ran)
+        });
+        match outcome {
+            Ok(ran) => {
+                self.counts.committed(ran.commands);
+                ran.crash_point("settle.committed");
+                Ok(())
+            }
+            Err(error) => {
+                if !self.conn.is_autocommit() {
+                    self.statement("ROLLBACK")?;
+                }
+                Err(error)
             }
         }
-        if self.last_fence.get() != fence_before {
-            let last = i64::try_from(self.last_fence.get()).unwrap_or(i64::MAX);
-            let mut keep = self.conn.prepare_cached("UPDATE counters SET value = ?1 WHERE name = 'fence'")?;
-            keep.execute([last])?;
+    }
+
+    /// Writes down the last fence that was given out, if one was.
+    fn keep_fence(&self, before: u64) -> Result<(), Error> {
+        if self.last_fence.get() == before {
+            return Ok(());
         }
-        Ok(())
+        let last = i64::try_from(self.last_fence.get()).unwrap_or(i64::MAX);
+        self.conn
+            .prepare_cached("UPDATE counters SET value = ?1 WHERE name = 'fence'")?
+            .execute([last])
+            .map(drop)
+    }
+
+    /// Runs a batch so that each command can be undone alone.
+    fn run_carefully(&self, tx: &Tx<'_>, batch: &mut [Box<dyn Command>]) -> Result<Ran, Error> {
+        for command in batch.iter_mut() {
+            self.run_in_savepoint(&mut **command, tx)?;
+        }
+        Ok(Ran::of(batch))
     }
 
     /// Runs one command so that its failure is its own. `Err` means that the transaction is gone.
@@ -359,12 +416,5 @@ impl Owner {
 
     fn statement(&self, sql: &str) -> Result<(), Error> {
         self.conn.prepare_cached(sql)?.execute([]).map(drop)
-    }
-}
-
-/// Dies here if the batch settles something and the point is armed.
-fn crash_point(batch: &[Box<dyn Command>], point: &str) {
-    if batch.iter().any(|command| command.label() == "settle") {
-        fault::point(point);
     }
 }

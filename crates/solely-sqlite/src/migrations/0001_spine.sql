@@ -1,6 +1,8 @@
--- Jobs. `live`, `due_at`, `locked_until` and `finished_at` say in columns of their own what
--- `state` implies, so that each partial index is touched only by the transitions that concern
--- it: a claim leaves jobs_live alone, a settlement leaves jobs_due alone.
+-- Jobs. `live`, `due_at` and `ends_at` say in columns of their own what `state` implies, so that
+-- each partial index is touched only by the transitions that concern it: a claim leaves
+-- jobs_live alone, a settlement leaves jobs_due alone. `ends_at` is the end of the lock while
+-- the job runs and its own end afterwards. Three indexes, no more: every statement that writes
+-- opens all of them.
 CREATE TABLE jobs (
     id           BLOB    NOT NULL PRIMARY KEY,
     queue        TEXT    NOT NULL,
@@ -15,24 +17,21 @@ CREATE TABLE jobs (
     attempts     INTEGER NOT NULL DEFAULT 0 CHECK (attempts >= 0),
     max_attempts INTEGER NOT NULL,
     process      BLOB,
-    locked_until INTEGER          CHECK ((locked_until IS NOT NULL) = (state = 2)),
+    ends_at      INTEGER          CHECK ((ends_at IS NOT NULL) = (state >= 2)),
     again        INTEGER NOT NULL DEFAULT 0,
     error        TEXT,
     payload      TEXT    NOT NULL,
     attributes   TEXT    NOT NULL,
     trace        TEXT,
     created_at   INTEGER NOT NULL,
-    updated_at   INTEGER NOT NULL,
-    finished_at  INTEGER          CHECK ((finished_at IS NOT NULL) = (state >= 3))
+    updated_at   INTEGER NOT NULL
 ) WITHOUT ROWID;
 
 -- One live job per key: the states it covers are closed under retry, release and rescue. The
 -- key comes first because it tells jobs apart at the first comparison.
 CREATE UNIQUE INDEX jobs_live ON jobs (key, queue)              WHERE live = 1;
 CREATE INDEX jobs_due         ON jobs (queue, priority, due_at) WHERE due_at IS NOT NULL;
-CREATE INDEX jobs_locked      ON jobs (locked_until)            WHERE locked_until IS NOT NULL;
-CREATE INDEX jobs_finished    ON jobs (state, finished_at)      WHERE finished_at IS NOT NULL;
-CREATE INDEX jobs_dead        ON jobs (queue, id)               WHERE state = 4;
+CREATE INDEX jobs_ends        ON jobs (state, ends_at)          WHERE ends_at IS NOT NULL;
 
 -- The duplicate-detection window: keys that were sent, finished or not.
 CREATE TABLE sent_keys (
