@@ -130,17 +130,22 @@ fn run(n: usize) -> Run {
 /// be finished in peace. Stops early once `enough` says so.
 async fn torture(site: &Site, kills: usize, broken: &str, enough: impl Fn(&[Run]) -> bool) -> Vec<Run> {
     let mut rng = SmallRng::seed_from_u64(seed::seed());
+    // Every step once for sure, early and late in a process's life; then as chance will have it.
+    let every_step = |count| CRASH_POINTS.iter().map(move |point| Death::At { point, count });
+    let mut due: Vec<Death> = every_step(1).chain(every_step(5)).collect();
     let mut runs = vec![run(0)];
     site.begin(&runs[0]).await;
     let mut deaths = 0;
     while deaths < kills {
-        let death = Death::draw(&mut rng);
+        let death = due.pop().unwrap_or_else(|| Death::draw(&mut rng));
         let mut subject = site.subject("work");
         subject.env(BREAK_ENV, broken).stderr(Stdio::null());
         if death.befall(subject) {
             deaths += 1;
             continue;
         }
+        // It had nothing left to do: it dies of the same in the next run.
+        due.push(death);
         if enough(&runs) {
             break;
         }
