@@ -70,6 +70,9 @@ fn check(config: &Config) -> Result<(), Failed> {
             config.server.listen
         )));
     }
+    if let Some(problem) = crate::store::problem(&config.store.url) {
+        return Err(Failed::Config(problem));
+    }
     if config.server.max_body.0 == 0 {
         return Err(Failed::Config("`server.max_body` is at least 1B".to_owned()));
     }

@@ -110,6 +110,19 @@ pub async fn an_effect_whose_condition_fails_is_skipped(world: World) {
     assert_eq!(world.told("subject").await, ["done", "otherwise", "otherwise"]);
 }
 
+/// An entry that a newer one stands in the way of is skipped, with all that would tell of it.
+pub async fn an_outdated_entry_is_skipped(world: World) {
+    let newer = PutEntry { overwrite: Overwrite::Above(7), ..entry() };
+    world.store().put_entries(vec![newer]).await.expect("writes");
+    world.enqueue_key("a").await;
+    let claimed = world.claim_one().await;
+    let late = PutEntry { overwrite: Overwrite::Above(6), ..entry() };
+    let commit = whole(claimed.claim, Effect::PutEntries(vec![late]));
+    assert_eq!(world.settle(commit).await, Settled::Skipped);
+    assert_eq!(next_jobs(&world).await, 0);
+    assert_eq!(world.told("subject").await, ["otherwise"]);
+}
+
 /// A complete partition takes no further page.
 pub async fn a_complete_partition_takes_no_page(world: World) {
     world.enqueue_key("last").await;

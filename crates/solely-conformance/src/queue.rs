@@ -56,7 +56,7 @@ async fn pause_for(world: &World, seconds: u64) -> Timestamp {
     let job = world.enqueue_key("clock").await;
     let now = world.job(job).await.created_at;
     let until = now.plus(secs(seconds));
-    world.store().pause(QUEUE.to_owned(), until).await.expect("pauses");
+    world.store().pause(QUEUE.to_owned(), Some(until)).await.expect("pauses");
     until
 }
 
@@ -90,13 +90,13 @@ pub async fn a_pause_survives_a_restart(mut world: World) {
 /// Resumed at once.
 pub async fn a_pause_can_be_ended(world: World) {
     pause_for(&world, 3_600).await;
-    world.store().pause(QUEUE.to_owned(), Timestamp::from_millis(0)).await.expect("resumes");
+    world.store().pause(QUEUE.to_owned(), None).await.expect("resumes");
     assert_eq!(world.claim(5).await.len(), 1);
 }
 
 /// Other queues go on.
 pub async fn a_pause_is_of_one_queue(world: World) {
-    world.store().pause("other".to_owned(), Timestamp::FAR_FUTURE).await.expect("pauses");
+    world.store().pause("other".to_owned(), Some(Timestamp::FAR_FUTURE)).await.expect("pauses");
     world.enqueue_key("a").await;
     assert_eq!(world.claim(5).await.len(), 1);
 }

@@ -26,6 +26,7 @@ macro_rules! stamp {
                 a_stale_commit_writes_nothing,
                 a_part_that_fails_undoes_the_whole_commit,
                 an_effect_whose_condition_fails_is_skipped,
+                an_outdated_entry_is_skipped,
                 a_complete_partition_takes_no_page,
                 a_next_job_that_is_there_already_is_no_failure,
                 a_job_may_be_followed_by_one_of_its_own_key,
@@ -188,6 +189,7 @@ macro_rules! stamp {
             [
                 slots_are_evenly_spaced,
                 unused_slots_are_forfeited,
+                a_slot_too_far_away_is_not_taken,
                 a_paused_upstream_refuses_until_its_time,
                 the_later_end_of_two_pauses_holds,
                 a_retry_after_pauses_every_instance,
@@ -208,6 +210,7 @@ macro_rules! stamp {
                 a_job_that_keeps_failing_dies_with_its_effect,
                 a_permanent_failure_is_dead_at_once,
                 a_panic_is_a_failure_of_the_job,
+                a_panic_in_died_leaves_a_dead_letter,
                 a_handler_past_its_deadline_is_stopped,
                 a_long_delivery_keeps_its_lock,
                 a_lost_claim_stops_its_work,

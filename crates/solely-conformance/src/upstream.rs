@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use solely_core::upstream::{
-    Admission, CallError, CallFailed, Rate, Upstream, UpstreamKind, UpstreamLimits, Upstreams,
+    Admission, CallError, CallFailed, Rate, SlotRequest, Upstream, UpstreamKind, UpstreamLimits, Upstreams,
 };
 
 use crate::World;
@@ -12,12 +12,14 @@ use crate::world::secs;
 
 const SPACING: Duration = Duration::from_millis(100);
 
-async fn admit(world: &World, spacing: Option<Duration>) -> Admission {
-    world.store().admit("wolt".to_owned(), spacing).await.expect("answers")
+const SLOT: SlotRequest = SlotRequest { spacing: SPACING, patience: secs(60) };
+
+async fn admit(world: &World, slot: Option<SlotRequest>) -> Admission {
+    world.store().admit("wolt".to_owned(), slot).await.expect("answers")
 }
 
 async fn slot(world: &World) -> Duration {
-    match admit(world, Some(SPACING)).await {
+    match admit(world, Some(SLOT)).await {
         Admission::Go { after } => after,
         paused @ Admission::Paused { .. } => panic!("{paused:?}"),
     }
@@ -44,15 +46,26 @@ pub async fn unused_slots_are_forfeited(world: World) {
     assert!(slot(&world).await > SPACING / 2);
 }
 
+/// A slot that the caller would not wait for is not taken: refusals cost the others nothing.
+pub async fn a_slot_too_far_away_is_not_taken(world: World) {
+    slot(&world).await;
+    let impatient = SlotRequest { patience: Duration::from_millis(10), ..SLOT };
+    for _ in 0..50 {
+        let Admission::Paused { left } = admit(&world, Some(impatient)).await else { panic!("too far away") };
+        assert!(left <= SPACING);
+    }
+    assert!(slot(&world).await <= SPACING, "still the next one");
+}
+
 /// A pause refuses for all, takes no slot, and ends by itself.
 pub async fn a_paused_upstream_refuses_until_its_time(world: World) {
     world.store().pause_upstream("wolt".to_owned(), secs(30)).await.expect("pauses");
-    for spacing in [None, Some(SPACING)] {
-        let Admission::Paused { left } = admit(&world, spacing).await else { panic!("paused") };
+    for slot in [None, Some(SLOT)] {
+        let Admission::Paused { left } = admit(&world, slot).await else { panic!("paused") };
         assert!(left > secs(29) && left <= secs(30));
     }
     world.advance(secs(30));
-    assert_eq!(admit(&world, Some(SPACING)).await, Admission::Go { after: Duration::ZERO });
+    assert_eq!(admit(&world, Some(SLOT)).await, Admission::Go { after: Duration::ZERO });
     assert!(world.store().paused_upstreams().await.expect("lists").is_empty());
 }
 

@@ -64,6 +64,7 @@ impl Handler for Scripted {
     }
 
     fn died(&self, job: &Job, error: &str) -> Done {
+        assert!(job.key != "panics in died", "a handler's mistake");
         let failed = FailPartition {
             run_id: "run".to_owned(),
             partition_id: job.key.clone(),
@@ -217,6 +218,18 @@ pub async fn a_panic_is_a_failure_of_the_job(world: World) {
     let stage = Stage::set(&world, Act::Panic, |_| {});
     let job = until_state(&world, id, JobState::Dead).await;
     assert!(job.error.expect("a reason").contains("panicked"));
+    stage.stop().await;
+}
+
+/// A handler whose `died` panics does not take its job, or the worker, with it.
+pub async fn a_panic_in_died_leaves_a_dead_letter(world: World) {
+    let mut job = NewJob::new(QUEUE, "panics in died");
+    job.max_attempts = 1;
+    let id = enqueue(&world, job).await;
+    let stage = Stage::set(&world, Act::Fail(Failure::permanent("boom")), |_| {});
+    until_state(&world, id, JobState::Dead).await;
+    let after = enqueue(&world, NewJob::new(QUEUE, "after")).await;
+    until_state(&world, after, JobState::Dead).await;
     stage.stop().await;
 }
 

@@ -54,7 +54,7 @@ pub enum Effect {
     /// Nothing.
     #[default]
     None,
-    /// Writes cache entries, unconditionally or by version.
+    /// Writes cache entries, unconditionally or by version; skipped if none of them was newer.
     PutEntries(Vec<PutEntry>),
     /// Writes one page of a feed, if the partition is where the page begins.
     Page(Page),

@@ -257,7 +257,7 @@ pub struct Job {
 pub struct Claim {
     /// The job.
     pub job: JobId,
-    /// Grows with every delivery of the job. Handlers may pass it on to what they write to.
+    /// Grows with every delivery of the job; another job of its key starts anew.
     pub fence: u64,
 }
 

@@ -188,16 +188,22 @@ impl Leases {
             let key = obstacle.key.clone();
             let mut listener = self.bus.listen(Topic::Lease(&key));
             // Listening has begun: a release from here on wakes us, one before is seen now.
-            match self.store.acquire(request.clone()).await? {
-                Acquired::Acquired(lease) => return Ok(WaitedLease::Acquired(lease)),
-                Acquired::Held(other) if other.key != key => {
+            match self.store.acquire(request.clone()).await {
+                Ok(Acquired::Acquired(lease)) => return Ok(WaitedLease::Acquired(lease)),
+                // A store that is busy for a moment does not end a wait that may go on.
+                Err(error) if error.retryable() && Instant::now() + TROUBLE < deadline => {
+                    tokio::time::sleep(TROUBLE.mul_f64(0.5 + rand::random::<f64>() / 2.0)).await;
+                    continue;
+                }
+                Err(error) => return Err(error),
+                Ok(Acquired::Held(other)) if other.key != key => {
                     // The key waited for is free, but another is not: whoever is next may
                     // be able to use it.
                     self.bus.wake(Topic::Lease(&key));
                     obstacle = other;
                     continue;
                 }
-                Acquired::Held(same) => obstacle = same,
+                Ok(Acquired::Held(same)) => obstacle = same,
             }
             let ends = Instant::now() + obstacle.ends_in.max(Duration::from_millis(1));
             let look_again = ends.min(Instant::now() + limits::LEASE_POLL).min(deadline);
@@ -236,6 +242,9 @@ impl Leases {
         Ok(keys.into_iter().map(|key| (key.clone(), waiters(&key))).collect())
     }
 }
+
+/// How long a waiter lets a busy store alone.
+const TROUBLE: Duration = Duration::from_millis(100);
 
 /// A request whose caller may leave while it is under way: what it might still get is given
 /// back, so that nobody holds a lease without knowing.

@@ -1,5 +1,5 @@
-//! Every bound in one place. A limit that is not here does not exist; one that is configurable
-//! has its default here.
+//! Every bound that callers meet, in one place. What bounds only one module is a named constant
+//! of that module.
 
 use std::time::Duration;
 
@@ -51,6 +51,9 @@ pub const RESCUE_LOCK: Duration = Duration::from_secs(30);
 pub const PRUNE_EVERY: Duration = Duration::from_secs(30);
 /// Rows that one pruning transaction may delete, per table.
 pub const PRUNE_BATCH: u32 = 500;
+
+/// The longest that an upstream's `Retry-After` is honoured.
+pub const UPSTREAM_PAUSE_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// Items of a page of a listing, and of one that does not say.
 pub const PAGE_MAX: u32 = 200;

@@ -40,6 +40,8 @@ const ACQUISITIONS: [&str; 4] = ["acquired", "held", "too_many", "error"];
 /// Every metric of the primitives, registered at zero.
 pub struct Metrics {
     registry: Registry,
+    /// Queues that are shown even when they are empty.
+    known: Vec<String>,
     enqueued: Family<QueueOutcome, Counter>,
     settled: Family<QueueOutcome, Counter>,
     run_seconds: Family<QueueLabel, Histogram>,
@@ -89,6 +91,7 @@ impl Metrics {
     pub fn new(queues: &[String]) -> Self {
         let mut metrics = Self {
             registry: Registry::default(),
+            known: queues.to_vec(),
             enqueued: Family::default(),
             settled: Family::default(),
             run_seconds: Family::new_with_constructor(seconds),
@@ -200,8 +203,14 @@ impl Metrics {
         self.lease_wait_seconds.observe(waited.as_secs_f64());
     }
 
-    /// Sets the gauges of the queues.
+    /// Sets the gauges of the queues. One that is not among them is empty.
     pub fn queues(&self, queues: &[Queue]) {
+        for family in [&self.depth, &self.dead, &self.oldest_age_ms] {
+            family.clear();
+            for queue in &self.known {
+                let _ = family.get_or_create(&QueueLabel { queue: queue.clone() });
+            }
+        }
         let gauge = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
         for queue in queues {
             let label = QueueLabel { queue: queue.name.clone() };
@@ -229,5 +238,14 @@ mod tests {
             assert!(text.lines().any(|found| found == line), "{line} in {text}");
         }
         assert!(!text.contains("# EOF"));
+    }
+
+    #[test]
+    fn a_queue_that_was_emptied_is_shown_empty() {
+        let metrics = Metrics::new(&["queue".to_owned()]);
+        metrics.queues(&[Queue { ready: 5, ..Queue::empty("queue".to_owned()) }]);
+        assert!(metrics.text().contains("solely_queue_depth{queue=\"queue\"} 5"));
+        metrics.queues(&[]);
+        assert!(metrics.text().contains("solely_queue_depth{queue=\"queue\"} 0"));
     }
 }

@@ -70,8 +70,8 @@ pub trait QueueStore: Send + Sync {
     /// Every queue that has jobs or a pause, by name.
     async fn queues(&self) -> Result<Vec<Queue>, StoreError>;
 
-    /// Nothing of the queue is claimed before `until`; an instant in the past resumes it.
-    async fn pause(&self, queue: String, until: Timestamp) -> Result<Timestamp, StoreError>;
+    /// Nothing of the queue is claimed before `until`; without one it is resumed.
+    async fn pause(&self, queue: String, until: Option<Timestamp>) -> Result<(), StoreError>;
 }
 
 /// Jobs as systems use them: the store's transitions, with wake-ups and metrics wrapped around
@@ -123,10 +123,17 @@ impl Jobs {
 
     /// See [`crate::job::JobStore::settle`]. Wakes the workers of the jobs that follow.
     pub async fn settle(&self, commits: Vec<Commit>) -> Result<Vec<Result<Settled, StoreError>>, StoreError> {
-        let next = commits.iter().flat_map(|commit| &commit.next_jobs);
-        let queues: Vec<String> = next.map(|job| job.queue.clone()).collect();
+        let next = |commit: &Commit| commit.next_jobs.iter().map(|job| job.queue.clone()).collect();
+        let next: Vec<Vec<String>> = commits.iter().map(next).collect();
         let outcomes = self.store.settle(commits).await?;
-        self.wake(queues.iter().map(String::as_str));
+        for (queues, outcome) in next.iter().zip(&outcomes) {
+            if *outcome == Ok(Settled::Applied) {
+                for queue in queues {
+                    self.metrics.enqueued(queue, &Enqueued::Created);
+                }
+                self.wake(queues.iter().map(String::as_str));
+            }
+        }
         Ok(outcomes)
     }
 
@@ -141,10 +148,10 @@ impl Jobs {
     }
 
     /// See [`QueueStore::pause`]. Resuming wakes the queue's workers.
-    pub async fn pause(&self, queue: String, until: Timestamp) -> Result<Timestamp, StoreError> {
-        let until = self.store.pause(queue.clone(), until).await?;
+    pub async fn pause(&self, queue: String, until: Option<Timestamp>) -> Result<(), StoreError> {
+        self.store.pause(queue.clone(), until).await?;
         self.wake([queue.as_str()]);
-        Ok(until)
+        Ok(())
     }
 
     /// Wakes the workers of queues in which something may be due.

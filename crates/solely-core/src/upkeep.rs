@@ -13,9 +13,10 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 use crate::bus::Topic;
+use crate::commit::Settled;
 use crate::error::StoreError;
 use crate::id::ProcessId;
-use crate::job::RescueRequest;
+use crate::job::{Claimed, RescueRequest};
 use crate::limits;
 use crate::liveness::Beat;
 use crate::queue::Jobs;
@@ -94,17 +95,18 @@ impl Upkeep {
         let rescued = self.jobs.store().rescue(request).await?;
         self.jobs.metrics().rescued(rescued.freed.len() + rescued.exhausted.len());
         self.jobs.wake(rescued.freed.iter().map(|(_, queue)| queue.as_str()));
-        let commits: Vec<_> = rescued
-            .exhausted
-            .into_iter()
-            .filter_map(|lapsed| {
-                let handler = self.handlers.get(&lapsed.job.queue)?;
-                Some(commit_dead(&**handler, lapsed.claim, &lapsed.job, WORKER_GONE.to_owned()))
-            })
-            .collect();
-        if !commits.is_empty() {
-            for outcome in self.jobs.settle(commits).await? {
-                outcome?;
+        let died = |lapsed: Claimed| {
+            let handler = self.handlers.get(&lapsed.job.queue)?;
+            let commit = commit_dead(&**handler, lapsed.claim, &lapsed.job, WORKER_GONE.to_owned());
+            Some((lapsed.job.queue, commit))
+        };
+        let (queues, commits): (Vec<String>, Vec<_>) = rescued.exhausted.into_iter().filter_map(died).unzip();
+        if commits.is_empty() {
+            return Ok(());
+        }
+        for (queue, outcome) in queues.iter().zip(self.jobs.settle(commits).await?) {
+            if outcome? != Settled::Stale {
+                self.jobs.metrics().settled(queue, "dead");
             }
         }
         Ok(())

@@ -7,8 +7,9 @@
 //! compared, not resumed, so it ends by itself.
 //!
 //! The shared rate is one row: evenly spaced slots a little below the limit, a burst of one,
-//! unused slots forfeited. A slot is asked for only with a place to run in hand, so at most
-//! `concurrency` slots per process are ever granted ahead.
+//! unused slots forfeited. A slot is asked for only with a place to run in hand, and is not
+//! taken if it is further away than the caller would wait, so at most `concurrency` slots per
+//! process are ever granted ahead.
 
 pub mod breaker;
 
@@ -25,6 +26,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::clock::Timestamp;
 use crate::error::StoreError;
+use crate::limits;
 use crate::store::Store;
 use breaker::{Breaker, Circuit};
 
@@ -89,11 +91,20 @@ pub enum Admission {
         /// How long to wait; zero without a rate or when idle.
         after: Duration,
     },
-    /// Not before the pause is over. No slot was taken.
+    /// Not before the pause is over, or the next slot is too far away. No slot was taken.
     Paused {
         /// How much of it is left.
         left: Duration,
     },
+}
+
+/// A call that asks for its turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SlotRequest {
+    /// The time between two slots.
+    pub spacing: Duration,
+    /// A slot further away than this is not taken.
+    pub patience: Duration,
 }
 
 /// What upstreams share through the store.
@@ -101,7 +112,7 @@ pub enum Admission {
 pub trait UpstreamStore: Send + Sync {
     /// Takes the next slot of an upstream's rate unless it is paused; without a rate it only
     /// looks whether it is.
-    async fn admit(&self, upstream: String, spacing: Option<Duration>) -> Result<Admission, StoreError>;
+    async fn admit(&self, upstream: String, slot: Option<SlotRequest>) -> Result<Admission, StoreError>;
 
     /// Pauses an upstream for this long from now, or leaves a later end as it is.
     async fn pause_upstream(&self, upstream: String, pause: Duration) -> Result<Timestamp, StoreError>;
@@ -249,6 +260,7 @@ impl Upstream {
         F: Future<Output = Result<T, CallFailed<E>>>,
     {
         let deadline = Instant::now() + patience;
+        self.look_at_breaker()?;
         let place = timeout_at(deadline, self.places.acquire()).await;
         let Ok(Ok(_place)) = place else { return Err(CallError::Busy) };
         self.await_turn(deadline).await?;
@@ -268,28 +280,36 @@ impl Upstream {
             Err(_) => Err(CallError::TimedOut { after: self.limits.timeout }),
             Ok(Err(failed)) => {
                 if let Some(pause) = failed.retry_after {
-                    self.store.pause_upstream(self.limits.name.clone(), pause).await?;
+                    self.pause(pause.min(limits::UPSTREAM_PAUSE_MAX)).await;
                 }
                 Err(CallError::Failed(failed.error))
             }
         }
     }
 
-    async fn await_turn<E>(&self, deadline: Instant) -> Result<(), CallError<E>> {
-        if let Some(left) = self.breaker().refuses(Instant::now()) {
-            return Err(CallError::Open { left });
+    /// Tells all instances. If the store cannot be told, the call's own failure still stands.
+    async fn pause(&self, pause: Duration) {
+        if let Err(error) = self.store.pause_upstream(self.limits.name.clone(), pause).await {
+            tracing::warn!(upstream = self.limits.name, %error, "a pause could not be stored");
         }
-        let spacing = self.limits.rate.map(Rate::spacing);
-        match self.store.admit(self.limits.name.clone(), spacing).await? {
+    }
+
+    async fn await_turn<E>(&self, deadline: Instant) -> Result<(), CallError<E>> {
+        self.look_at_breaker()?;
+        let patience = deadline.saturating_duration_since(Instant::now());
+        let slot = self.limits.rate.map(|rate| SlotRequest { spacing: rate.spacing(), patience });
+        match self.store.admit(self.limits.name.clone(), slot).await? {
             Admission::Paused { left } => Err(CallError::Paused { left }),
-            Admission::Go { after } if Instant::now() + after > deadline => {
-                Err(CallError::Paused { left: after })
-            }
             Admission::Go { after } => {
                 tokio::time::sleep(after).await;
                 Ok(())
             }
         }
+    }
+
+    fn look_at_breaker<E>(&self) -> Result<(), CallError<E>> {
+        let refused = self.breaker().refuses(Instant::now());
+        refused.map_or(Ok(()), |left| Err(CallError::Open { left }))
     }
 
     fn breaker(&self) -> std::sync::MutexGuard<'_, Breaker> {

@@ -41,7 +41,8 @@ pub(crate) use verdict::commit_dead;
 /// One delivery, as a handler sees it.
 #[derive(Clone, Debug)]
 pub struct Delivery {
-    /// Its claim. The fence may be passed on to whatever the handler writes to.
+    /// Its claim. The fence may be passed on to whatever the handler writes to. It grows with
+    /// the deliveries of **this job**; the next job of the same key starts anew.
     pub claim: Claim,
     /// The job.
     pub job: Job,

@@ -34,7 +34,8 @@ pub async fn serve(
 ) -> std::io::Result<()> {
     let process = ProcessId::random();
     let upkeep = Upkeep::new(app.jobs.clone(), process, &runtime.queues, runtime.retention);
-    let worker = Worker { jobs: app.jobs.clone(), process, queues: runtime.queues, grace: runtime.grace };
+    let grace = runtime.grace.saturating_sub(SETTLING.min(runtime.grace / 4));
+    let worker = Worker { jobs: app.jobs.clone(), process, queues: runtime.queues, grace };
     let drained = CancellationToken::new();
     let upkeep = tokio::spawn(upkeep.run(drained.clone()));
     let worker = tokio::spawn(worker.run(stop.clone()));
@@ -44,8 +45,8 @@ pub async fn serve(
         let mut http = tokio::spawn(http.into_future());
         tokio::select! {
             ended = &mut http => ended,
-            () = past_grace(&stop, runtime.grace) => {
-                // Connections that are still open are cut; what they asked for is committed or not.
+            () = past_grace(&stop, grace) => {
+                // Requests still open end with the process; what they asked for is committed or not.
                 http.abort();
                 Ok(Ok(()))
             }
@@ -58,6 +59,9 @@ pub async fn serve(
     store.close().await;
     served.unwrap_or_else(|error| Err(std::io::Error::other(error)))
 }
+
+/// What is kept of the grace for releasing, settling and leaving.
+const SETTLING: Duration = Duration::from_secs(2);
 
 async fn past_grace(stop: &CancellationToken, grace: Duration) {
     stop.cancelled().await;

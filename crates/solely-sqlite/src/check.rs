@@ -89,8 +89,10 @@ const RULES: &[(&str, &str)] = &[
 ];
 
 fn check(conn: &Connection) -> Result<CheckReport, Error> {
-    // One snapshot: what is read later is of the same moment.
-    let snapshot = conn.unchecked_transaction()?;
+    // One snapshot: what is read later is of the same moment. (A store in memory is read by its
+    // writer, inside a transaction already.)
+    let own = if conn.is_autocommit() { Some(conn.unchecked_transaction()?) } else { None };
+    let snapshot: &Connection = own.as_deref().unwrap_or(conn);
     let mut report = CheckReport::default();
     for (what, sql) in COUNTED {
         let count: i64 = snapshot.query_row(sql, [], |row| row.get(0))?;

@@ -4,6 +4,7 @@
 //! nothing, and shares its COMMIT with its neighbours.
 
 use rusqlite::{Error, OptionalExtension, params};
+use solely_core::cache::Put;
 use solely_core::clock::Timestamp;
 use solely_core::commit::{Commit, Effect, Settled, Verdict};
 use solely_core::fault::{self, Guards};
@@ -197,10 +198,11 @@ fn apply(tx: &Tx<'_>, effect: &Effect) -> Result<bool, Error> {
     match effect {
         Effect::None => Ok(true),
         Effect::PutEntries(entries) => {
+            let mut stored = entries.is_empty();
             for entry in entries {
-                cache::put(tx, entry)?;
+                stored |= matches!(cache::put(tx, entry)?, Put::Stored { .. });
             }
-            Ok(true)
+            Ok(stored)
         }
         Effect::Page(page) => feed::write_page(tx, page),
         Effect::FailPartition(failed) => feed::fail_partition(tx, failed),

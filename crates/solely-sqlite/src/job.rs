@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use rusqlite::{Error, OptionalExtension, params};
+use rusqlite::{Error, OptionalExtension, Row, params};
 use solely_core::clock::{Timestamp, millis};
 use solely_core::commit::{Commit, Settled};
 use solely_core::event::NewEvent;
@@ -294,25 +294,10 @@ fn take_over(tx: &Tx<'_>, mut lapsed: Claimed, request: &RescueRequest) -> Resul
 }
 
 fn revive(tx: &Tx<'_>, request: &ReviveRequest) -> Result<Vec<Revived>, Error> {
-    let wanted: Option<BTreeSet<JobId>> = request.ids.as_ref().map(|ids| ids.iter().copied().collect());
-    let mut dead = tx.conn.prepare_cached(
-        "SELECT id, queue, key
-           FROM jobs
-          WHERE state = 4 AND ends_at IS NOT NULL AND (?1 IS NULL OR queue = ?1) AND (?2 IS NULL OR instr(error, ?2) > 0)
-          ORDER BY id",
-    )?;
-    let mut rows = dead.query((&request.queue, &request.error))?;
-    let mut found: Vec<(JobId, String, String)> = Vec::new();
-    while let Some(row) = rows.next()? {
-        if found.len() >= request.limit as usize {
-            break;
-        }
-        let id = row::job_id(row, 0)?;
-        if wanted.as_ref().is_none_or(|wanted| wanted.contains(&id)) {
-            found.push((id, row.get(1)?, row.get(2)?));
-        }
-    }
-    drop(rows);
+    let found = match &request.ids {
+        Some(ids) => dead_of_ids(tx, request, ids)?,
+        None => dead_of_queue(tx, request)?,
+    };
     let mut revived = Vec::with_capacity(found.len());
     for (place, (id, queue, key)) in (0_u32..).zip(found) {
         let wait = request
@@ -321,6 +306,44 @@ fn revive(tx: &Tx<'_>, request: &ReviveRequest) -> Result<Vec<Revived>, Error> {
         revived.push(revive_one(tx, id, queue, &key, wait, request.dry_run)?);
     }
     Ok(revived)
+}
+
+/// A dead job's id, queue and key.
+type Dead = (JobId, String, String);
+
+fn dead(row: &Row<'_>) -> Result<Dead, Error> {
+    Ok((row::job_id(row, 0)?, row.get(1)?, row.get(2)?))
+}
+
+/// The oldest dead jobs that fit.
+fn dead_of_queue(tx: &Tx<'_>, request: &ReviveRequest) -> Result<Vec<Dead>, Error> {
+    let mut find = tx.conn.prepare_cached(
+        "SELECT id, queue, key
+           FROM jobs
+          WHERE state = 4 AND ends_at IS NOT NULL
+            AND (?1 IS NULL OR queue = ?1) AND (?2 IS NULL OR instr(error, ?2) > 0)
+          ORDER BY id
+          LIMIT ?3",
+    )?;
+    find.query_map((&request.queue, &request.error, request.limit), dead)?.collect()
+}
+
+/// Those of these jobs that are dead and fit, oldest first.
+fn dead_of_ids(tx: &Tx<'_>, request: &ReviveRequest, ids: &[JobId]) -> Result<Vec<Dead>, Error> {
+    let mut find = tx.conn.prepare_cached(
+        "SELECT id, queue, key
+           FROM jobs
+          WHERE id = ?1 AND state = 4 AND (?2 IS NULL OR queue = ?2) AND (?3 IS NULL OR instr(error, ?3) > 0)",
+    )?;
+    let wanted: BTreeSet<JobId> = ids.iter().copied().collect();
+    let mut found = Vec::new();
+    for id in wanted {
+        found.extend(find.query_row((id.as_bytes(), &request.queue, &request.error), dead).optional()?);
+        if found.len() >= request.limit as usize {
+            break;
+        }
+    }
+    Ok(found)
 }
 
 /// A newer live job of the key wins; this one alone is then closed.

@@ -86,6 +86,9 @@ fn lock(path: &Path) -> Result<File, StoreError> {
     Ok(file)
 }
 
+/// How long a connection waits for a tool beside it to finish its transaction.
+const BUSY_TIMEOUT: Duration = Duration::from_secs(2);
+
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Role {
     Write,
@@ -101,7 +104,7 @@ fn connect(place: &Place, role: Role) -> Result<Connection, Error> {
         Place::Memory => Connection::open_in_memory()?,
         Place::File(path) => Connection::open_with_flags(path, flags | OpenFlags::SQLITE_OPEN_NO_MUTEX)?,
     };
-    conn.busy_timeout(Duration::from_secs(5))?;
+    conn.busy_timeout(BUSY_TIMEOUT)?;
     conn.set_prepared_statement_cache_capacity(128);
     if role == Role::Write {
         conn.pragma_update(None, "journal_mode", "WAL")?;

@@ -11,7 +11,7 @@ use solely_core::queue::{JobFilter, Queue, QueueStore};
 use solely_core::{JobId, StoreError};
 
 use crate::SqliteStore;
-use crate::row::{self, JOB_COLUMNS};
+use crate::row::{self, JOB_COLUMNS, LISTED_COLUMNS};
 
 #[async_trait]
 impl QueueStore for SqliteStore {
@@ -32,19 +32,18 @@ impl QueueStore for SqliteStore {
         self.read(move |conn| queues(conn, now)).await
     }
 
-    async fn pause(&self, queue: String, until: Timestamp) -> Result<Timestamp, StoreError> {
+    async fn pause(&self, queue: String, until: Option<Timestamp>) -> Result<(), StoreError> {
         self.writer
             .run("pause", move |tx| {
-                if until <= tx.now {
-                    tx.conn.prepare_cached("DELETE FROM queues WHERE name = ?1")?.execute([&queue])?;
-                } else {
-                    let mut upsert = tx.conn.prepare_cached(
-                        "INSERT INTO queues (name, paused_until) VALUES (?1, ?2)
-                         ON CONFLICT (name) DO UPDATE SET paused_until = excluded.paused_until",
-                    )?;
-                    upsert.execute((&queue, until.as_millis()))?;
-                }
-                Ok(until)
+                let Some(until) = until else {
+                    let mut resume = tx.conn.prepare_cached("DELETE FROM queues WHERE name = ?1")?;
+                    return resume.execute([&queue]).map(drop);
+                };
+                let mut upsert = tx.conn.prepare_cached(
+                    "INSERT INTO queues (name, paused_until) VALUES (?1, ?2)
+                     ON CONFLICT (name) DO UPDATE SET paused_until = excluded.paused_until",
+                )?;
+                upsert.execute((&queue, until.as_millis())).map(drop)
             })
             .await
     }
@@ -64,8 +63,13 @@ fn list(conn: &Connection, filter: &JobFilter) -> Result<Vec<Job>, Error> {
         values.push(key);
     }
     if let Some(state) = &state {
-        // What has an end is found by it; the rest, by its absence, is not worth an index.
-        conditions.push(if *state >= 2 { "state = ? AND ends_at IS NOT NULL" } else { "state = ?" });
+        // Said twice, so that the planner sees which partial index has them.
+        let with_index = if *state >= 2 {
+            "state = ? AND ends_at IS NOT NULL"
+        } else {
+            "state = ? AND due_at IS NOT NULL"
+        };
+        conditions.push(with_index);
         values.push(state);
     }
     if let Some(before) = &before {
@@ -73,8 +77,10 @@ fn list(conn: &Connection, filter: &JobFilter) -> Result<Vec<Job>, Error> {
         values.push(before);
     }
     values.push(&filter.limit);
-    let sql =
-        format!("SELECT {JOB_COLUMNS} FROM jobs WHERE {} ORDER BY id DESC LIMIT ?", conditions.join(" AND "));
+    let sql = format!(
+        "SELECT {LISTED_COLUMNS} FROM jobs WHERE {} ORDER BY id DESC LIMIT ?",
+        conditions.join(" AND ")
+    );
     let mut select = conn.prepare_cached(&sql)?;
     select.query_map(values.as_slice(), row::job)?.collect()
 }

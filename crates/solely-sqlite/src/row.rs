@@ -10,6 +10,11 @@ use solely_core::{JobId, Json};
 pub(crate) const JOB_COLUMNS: &str = "id, queue, kind, key, state, priority, attempts, max_attempts, run_at, \
                                       iif(state = 2, ends_at, NULL), error, payload, attributes, trace, created_at, updated_at";
 
+/// The same without the payload, which a listing does not show and which may be large.
+pub(crate) const LISTED_COLUMNS: &str = "id, queue, kind, key, state, priority, attempts, max_attempts, run_at, \
+                                         iif(state = 2, ends_at, NULL), error, '{}', attributes, trace, \
+                                         created_at, updated_at";
+
 /// A job from [`JOB_COLUMNS`].
 pub(crate) fn job(row: &Row<'_>) -> Result<Job, Error> {
     Ok(Job {

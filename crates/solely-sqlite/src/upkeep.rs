@@ -28,6 +28,7 @@ impl Store for SqliteStore {
     }
 
     async fn health(&self) -> Result<(), StoreError> {
+        self.writer.health()?;
         self.read(|conn| conn.query_row("SELECT 1 FROM schema_version", [], |_| Ok(()))).await
     }
 
@@ -62,6 +63,11 @@ fn prune(tx: &Tx<'_>, retention: Retention, mut marks: Marks) -> Result<(Pruned,
         pruned.add(delete.execute(params![state.code(), before(kept), batch])?);
     }
     let by_time = [
+        (
+            "DELETE FROM queues WHERE name IN
+                (SELECT name FROM queues WHERE paused_until <= ?1 LIMIT ?2)",
+            tx.now_ms(),
+        ),
         (
             "DELETE FROM sent_keys WHERE (queue, key) IN
                 (SELECT queue, key FROM sent_keys WHERE until <= ?1 ORDER BY until LIMIT ?2)",

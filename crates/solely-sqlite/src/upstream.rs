@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use rusqlite::{Connection, Error, OptionalExtension};
 use solely_core::StoreError;
 use solely_core::clock::Timestamp;
-use solely_core::upstream::{Admission, UpstreamStore};
+use solely_core::upstream::{Admission, SlotRequest, UpstreamStore};
 
 use crate::SqliteStore;
 use crate::row::{self, signed};
@@ -15,12 +15,12 @@ use crate::writer::Tx;
 
 #[async_trait]
 impl UpstreamStore for SqliteStore {
-    async fn admit(&self, upstream: String, spacing: Option<Duration>) -> Result<Admission, StoreError> {
-        let Some(spacing) = spacing else {
+    async fn admit(&self, upstream: String, slot: Option<SlotRequest>) -> Result<Admission, StoreError> {
+        let Some(slot) = slot else {
             let now = self.writer.now();
             return self.read(move |conn| Ok(pause_or_go(&shared(conn, &upstream)?, now))).await;
         };
-        self.writer.run("admit", move |tx| take_slot(tx, &upstream, spacing)).await
+        self.writer.run("admit", move |tx| take_slot(tx, &upstream, slot)).await
     }
 
     async fn pause_upstream(&self, upstream: String, pause: Duration) -> Result<Timestamp, StoreError> {
@@ -69,7 +69,7 @@ fn pause_or_go(shared: &Shared, now: Timestamp) -> Admission {
     Admission::Go { after: Duration::ZERO }
 }
 
-fn take_slot(tx: &Tx<'_>, upstream: &str, spacing: Duration) -> Result<Admission, Error> {
+fn take_slot(tx: &Tx<'_>, upstream: &str, slot: SlotRequest) -> Result<Admission, Error> {
     let shared = shared(tx.conn, upstream)?;
     let (now_us, next_us) = (tx.now_ms() * 1_000, shared.next_slot_us);
     if let paused @ Admission::Paused { .. } = pause_or_go(&shared, tx.now) {
@@ -77,11 +77,15 @@ fn take_slot(tx: &Tx<'_>, upstream: &str, spacing: Duration) -> Result<Admission
     }
     // Slots that nobody used are forfeited: the next one is never before now.
     let slot_us = next_us.max(now_us);
-    let spacing_us = signed(u64::try_from(spacing.as_micros()).unwrap_or(u64::MAX));
+    let after = Duration::from_micros(u64::try_from(slot_us - now_us).unwrap_or(0));
+    if after > slot.patience {
+        return Ok(Admission::Paused { left: after });
+    }
+    let spacing_us = signed(u64::try_from(slot.spacing.as_micros()).unwrap_or(u64::MAX));
     let mut keep = tx.conn.prepare_cached(
         "INSERT INTO upstreams (name, next_slot_us) VALUES (?1, ?2)
          ON CONFLICT (name) DO UPDATE SET next_slot_us = excluded.next_slot_us",
     )?;
     keep.execute((upstream, slot_us.saturating_add(spacing_us)))?;
-    Ok(Admission::Go { after: Duration::from_micros(u64::try_from(slot_us - now_us).unwrap_or(0)) })
+    Ok(Admission::Go { after })
 }

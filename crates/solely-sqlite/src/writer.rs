@@ -27,8 +27,7 @@
 
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -106,12 +105,54 @@ where
     }
 }
 
+/// What the callers' side and the thread's side share.
+struct Shared {
+    lane: Lane<Box<dyn Command>>,
+    time: StoreTime,
+    /// Until when callers are refused at once, because no transaction could be begun.
+    blocked_until: Mutex<Option<Instant>>,
+}
+
+impl Shared {
+    fn block(&self) {
+        *self.blocked_until.lock().unwrap_or_else(PoisonError::into_inner) =
+            Some(Instant::now() + BLOCKED_FOR);
+    }
+
+    fn look_at_block(&self) -> Result<(), StoreError> {
+        let blocked = *self.blocked_until.lock().unwrap_or_else(PoisonError::into_inner);
+        if blocked.is_some_and(|until| Instant::now() < until) {
+            return Err(StoreError::Unavailable(
+                "another program keeps the store from being written".to_owned(),
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// How long callers are refused at once after a transaction could not be begun.
+const BLOCKED_FOR: Duration = Duration::from_secs(1);
+
+/// The store's time: the clock's, but never behind what was told before. When the clock goes
+/// back, time goes on from the last instant at the pace of the machine's monotonic clock.
+struct StoreTime {
+    clock: Clock,
+    last: Mutex<(Timestamp, Instant)>,
+}
+
+impl StoreTime {
+    fn now(&self) -> Timestamp {
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = self.clock.now().max(last.0.plus(last.1.elapsed()));
+        *last = (now, Instant::now());
+        now
+    }
+}
+
 /// The callers' side of the writer.
 pub(crate) struct Writer {
-    lane: Arc<Lane<Box<dyn Command>>>,
-    last_now_ms: Arc<AtomicI64>,
-    clock: Clock,
-    thread: std::sync::Mutex<Option<JoinHandle<()>>>,
+    shared: Arc<Shared>,
+    thread: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl Writer {
@@ -126,20 +167,23 @@ impl Writer {
             conn.query_row("SELECT value FROM counters WHERE name = ?1", [name], |row| row.get::<_, i64>(0))
         };
         let last_fence = Cell::new(u64::try_from(counter("fence")?).unwrap_or(0));
-        let last_now_ms = Arc::new(AtomicI64::new(counter("now_ms")?));
-        let lane = Arc::new(Lane::new(limits::WRITER_QUEUE, limits::WRITER_HOUSEKEEPING_QUEUE));
-        let (thread_lane, thread_now, thread_clock) = (lane.clone(), last_now_ms.clone(), clock.clone());
+        let last_now = Timestamp::from_millis(counter("now_ms")?);
+        let shared = Arc::new(Shared {
+            lane: Lane::new(limits::WRITER_QUEUE, limits::WRITER_HOUSEKEEPING_QUEUE),
+            time: StoreTime { clock, last: Mutex::new((last_now, Instant::now())) },
+            blocked_until: Mutex::new(None),
+        });
+        let thread_shared = shared.clone();
         let thread = std::thread::Builder::new()
             .name("solely-writer".to_owned())
             .spawn(move || {
                 if count_statements {
                     counts::count_statements(&mut conn, counts.clone());
                 }
-                let owner = Owner { conn, clock: thread_clock, counts, last_fence, last_now_ms: thread_now };
-                owner.run(&thread_lane);
+                Owner { conn, shared: &thread_shared, counts, last_fence }.run();
             })
             .expect("the system can start a thread");
-        Ok(Self { lane, last_now_ms, clock, thread: std::sync::Mutex::new(Some(thread)) })
+        Ok(Self { shared, thread: Mutex::new(Some(thread)) })
     }
 
     /// Runs one command and waits until it is committed.
@@ -165,8 +209,9 @@ impl Writer {
         T: Send + 'static,
         F: FnMut(&Tx<'_>) -> Result<T, Error> + Send + 'static,
     {
+        self.shared.look_at_block()?;
         let (command, answer) = command(label, work);
-        self.lane.push(vec![command], priority)?;
+        self.shared.lane.push(vec![command], priority)?;
         answered(answer).await
     }
 
@@ -182,7 +227,7 @@ impl Writer {
     {
         let (commands, answers): (Vec<_>, Vec<_>) =
             works.into_iter().map(|work| command(label, work)).unzip();
-        self.lane.push(commands, Priority::Normal)?;
+        self.shared.lane.push(commands, Priority::Normal)?;
         let mut results = Vec::with_capacity(answers.len());
         for answer in answers {
             results.push(answered(answer).await);
@@ -192,12 +237,17 @@ impl Writer {
 
     /// The store's time for a read: never before that of a write that was answered.
     pub(crate) fn now(&self) -> Timestamp {
-        self.clock.now().max(Timestamp::from_millis(self.last_now_ms.load(Ordering::Acquire)))
+        self.shared.time.now()
+    }
+
+    /// Whether transactions can be begun, as far as is known.
+    pub(crate) fn health(&self) -> Result<(), StoreError> {
+        self.shared.look_at_block()
     }
 
     /// Finishes what waits, refuses what comes, and ends the thread.
     pub(crate) fn close(&self) {
-        self.lane.close();
+        self.shared.lane.close();
         let thread = self.thread.lock().ok().and_then(|mut slot| slot.take());
         if let Some(thread) = thread {
             let _ = thread.join();
@@ -235,6 +285,14 @@ struct Last {
     took: Duration,
 }
 
+impl Last {
+    /// Nobody is expected.
+    const IDLE: Self = Self { commands: 1, took: Duration::ZERO };
+}
+
+/// The longest that a batch waits for callers to come back.
+const PATIENCE_MAX: Duration = Duration::from_millis(1);
+
 /// What a transaction held.
 struct Ran {
     commands: usize,
@@ -256,14 +314,14 @@ impl Ran {
 
 /// Runs a batch bare, and lets join it what arrives meanwhile. While it is smaller than the one
 /// before, it waits for those callers to come back, in all at most a quarter of what that one
-/// took. The first error ends it.
+/// took and at most [`PATIENCE_MAX`]. The first error ends it.
 fn run_joined(
     tx: &Tx<'_>,
     lane: &Lane<Box<dyn Command>>,
     batch: &mut Vec<Box<dyn Command>>,
     last: Last,
 ) -> Result<Ran, Error> {
-    let mut patience = last.took / 4;
+    let mut patience = (last.took / 4).min(PATIENCE_MAX);
     let mut done = 0;
     loop {
         for command in &mut batch[done..] {
@@ -313,29 +371,44 @@ fn run_caught(command: &mut dyn Command, tx: &Tx<'_>) -> Result<(), Trouble> {
 }
 
 /// The thread's side of the writer.
-struct Owner {
+struct Owner<'a> {
     conn: Connection,
-    clock: Clock,
+    shared: &'a Shared,
     counts: Arc<Counts>,
     last_fence: Cell<u64>,
-    last_now_ms: Arc<AtomicI64>,
 }
 
-impl Owner {
-    fn run(self, lane: &Lane<Box<dyn Command>>) {
+impl Owner<'_> {
+    fn run(self) {
         let mut batch = Vec::with_capacity(limits::WRITER_BATCH);
-        let mut last = Last { commands: 1, took: Duration::ZERO };
-        while lane.take(limits::WRITER_BATCH, &mut batch) {
+        let mut last = Last::IDLE;
+        let mut answered = Instant::now();
+        while self.shared.lane.take(limits::WRITER_BATCH, &mut batch) {
             let started = Instant::now();
-            self.run_batch(lane, &mut batch, last);
+            // Whoever has not come back by now is not about to.
+            if started - answered > last.took {
+                last = Last::IDLE;
+            }
+            self.run_batch(&mut batch, last);
             last = Last { commands: batch.len(), took: started.elapsed() };
             batch.drain(..).for_each(Command::answer);
+            answered = Instant::now();
         }
     }
 
     /// Makes every command's result final: committed, or undone and failed.
-    fn run_batch(&self, lane: &Lane<Box<dyn Command>>, batch: &mut Vec<Box<dyn Command>>, last: Last) {
-        if self.transact(|tx| run_joined(tx, lane, batch, last)).is_ok() {
+    fn run_batch(&self, batch: &mut Vec<Box<dyn Command>>, last: Last) {
+        if let Err(error) = self.statement("BEGIN IMMEDIATE") {
+            // Somebody else has the file. Trying for each command would only add up the waits.
+            tracing::warn!(%error, commands = batch.len(), "no transaction could be begun");
+            self.shared.block();
+            let error = store_error(&error);
+            for command in batch {
+                command.fail(error.clone());
+            }
+            return;
+        }
+        if self.transact_begun(|tx| run_joined(tx, &self.shared.lane, batch, last)).is_ok() {
             return;
         }
         let Err(error) = self.transact(|tx| self.run_carefully(tx, batch)) else { return };
@@ -351,8 +424,13 @@ impl Owner {
     /// Runs commands in one transaction. `Err` means that nothing of it is in the file.
     fn transact(&self, run: impl FnOnce(&Tx<'_>) -> Result<Ran, Error>) -> Result<(), Error> {
         self.statement("BEGIN IMMEDIATE")?;
+        self.transact_begun(run)
+    }
+
+    /// The rest of a transaction that has begun.
+    fn transact_begun(&self, run: impl FnOnce(&Tx<'_>) -> Result<Ran, Error>) -> Result<(), Error> {
         let fence_before = self.last_fence.get();
-        let tx = Tx { conn: &self.conn, now: self.tick(), last_fence: &self.last_fence };
+        let tx = Tx { conn: &self.conn, now: self.shared.time.now(), last_fence: &self.last_fence };
         let outcome = run(&tx).and_then(|ran| {
             self.keep_fence(fence_before)?;
             ran.crash_point("settle.commit");
@@ -405,13 +483,6 @@ impl Owner {
             command.fail(trouble.into_store_error());
         }
         self.statement("RELEASE command")
-    }
-
-    /// The batch's time: the clock's, or the last one if the clock went back.
-    fn tick(&self) -> Timestamp {
-        let now_ms = self.clock.now().as_millis();
-        let last_ms = self.last_now_ms.fetch_max(now_ms, Ordering::AcqRel);
-        Timestamp::from_millis(now_ms.max(last_ms))
     }
 
     fn statement(&self, sql: &str) -> Result<(), Error> {

@@ -3,7 +3,6 @@
 use std::path::Path;
 
 use solely_core::check::CheckReport;
-use solely_sqlite::Access;
 
 use super::{Failed, block_on};
 use crate::config::{self, Flags};
@@ -12,7 +11,7 @@ use crate::store;
 pub(crate) fn run(file: Option<&Path>, json: bool) -> Result<(), Failed> {
     let loaded = config::load(file, Flags::default())?;
     let report = block_on(async {
-        let store = store::open(&loaded.config.store.url, Access::Tool)?;
+        let store = store::open_existing(&loaded.config.store.url)?;
         Ok(store.check().await?)
     })?;
     if json {

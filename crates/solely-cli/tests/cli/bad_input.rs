@@ -120,6 +120,7 @@ fn command_cases() -> Vec<Case> {
     vec![
         case("GET", SOME_ID, "", 404, "NOT_FOUND", "job"),
         case("GET", "/v1/jobs/nonsense", "", 404, "NOT_FOUND", "nonsense"),
+        invalid("POST", SOME_RETRY, r#"{"now":true}"#, "now"),
         case("POST", SOME_RETRY, "", 404, "NOT_FOUND", "job"),
         case("POST", "/v1/jobs/nonsense/retry", "", 404, "NOT_FOUND", "nonsense"),
         invalid("POST", "/v1/queues/q/pause", r#"{"until":"tomorrow"}"#, "until"),
@@ -165,7 +166,7 @@ fn wrong_methods() -> Vec<Case> {
 fn large_bodies() -> Vec<Case> {
     let padding = " ".repeat(1024 * 1024);
     let body = format!("{{{padding}}}");
-    ["/v1/leases", "/v1/dead-letters/redrive", "/v1/queues/q/pause", "/v1/queues/q/resume"]
+    ["/v1/leases", "/v1/dead-letters/redrive", "/v1/queues/q/pause", "/v1/queues/q/resume", SOME_RETRY]
         .map(|path| case("POST", path, &body, 413, "BODY_TOO_LARGE", "1048576"))
         .into()
 }

@@ -38,6 +38,12 @@ impl HeldClaims {
         }
     }
 
+    /// Whether the claim's lock has not ended, as far as is known here.
+    pub(super) fn trusts(&self, claim: Claim) -> bool {
+        let trusted = |held: &HeldClaim| held.claim == claim && Instant::now() < held.trusted_until;
+        self.map().get(&claim.job).is_some_and(trusted)
+    }
+
     fn renewed(&self, claim: Claim, asked: Instant) {
         if let Some(held) = self.map().get_mut(&claim.job) {
             held.trusted_until = asked + held.lock;
@@ -94,8 +100,9 @@ pub(super) async fn renew(store: Arc<dyn Store>, held: HeldClaims, stop: Cancell
         }
         for (lock, claims) in held.due(Instant::now()) {
             let asked = Instant::now();
-            match store.renew(claims.clone(), lock).await {
-                Ok(outcomes) => {
+            // A renewal that hangs must not keep those from being lost whose time is over.
+            match tokio::time::timeout(lock / 3, store.renew(claims.clone(), lock)).await {
+                Ok(Ok(outcomes)) => {
                     for (claim, outcome) in claims.into_iter().zip(outcomes) {
                         match outcome {
                             Renewed::Until(_) => held.renewed(claim, asked),
@@ -103,7 +110,8 @@ pub(super) async fn renew(store: Arc<dyn Store>, held: HeldClaims, stop: Cancell
                         }
                     }
                 }
-                Err(error) => tracing::warn!(%error, "locks could not be renewed"),
+                Ok(Err(error)) => tracing::warn!(%error, "locks could not be renewed"),
+                Err(_) => tracing::warn!("locks could not be renewed in time"),
             }
         }
         held.lose_those_past_trust(Instant::now());

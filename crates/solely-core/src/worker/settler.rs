@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use tokio::sync::mpsc;
+use tokio::time::Instant;
 
 use crate::commit::{Commit, Settled, Verdict};
 use crate::error::StoreError;
@@ -30,7 +31,7 @@ pub(super) async fn run(jobs: Jobs, held: HeldClaims, mut inbox: Inbox) {
     while inbox.recv_many(&mut parcels, limits::CLAIM_BATCH_MAX).await > 0 {
         let queues: Vec<String> = parcels.iter().map(|parcel| parcel.queue.clone()).collect();
         let commits: Vec<Commit> = parcels.drain(..).map(|parcel| parcel.commit).collect();
-        let outcomes = settle(&jobs, &commits).await;
+        let outcomes = settle(&jobs, &held, &commits).await;
         for ((queue, commit), outcome) in queues.iter().zip(&commits).zip(outcomes) {
             held.give_back(commit.claim);
             count(&jobs, queue, commit, &outcome);
@@ -40,26 +41,35 @@ pub(super) async fn run(jobs: Jobs, held: HeldClaims, mut inbox: Inbox) {
     }
 }
 
-/// Tries until the store has answered or every claim has surely lapsed: what a handler did is
-/// worth the wait, and a claim that lapses meanwhile is refused by its fence.
-async fn settle(jobs: &Jobs, commits: &[Commit]) -> Vec<Result<Settled, StoreError>> {
-    let mut last = StoreError::Overloaded;
-    for attempt in 0..ATTEMPTS {
-        match jobs.settle(commits.to_vec()).await {
-            Ok(outcomes) => return outcomes,
-            Err(error) if error.retryable() => {
-                tracing::warn!(%error, attempt, "a settlement waits for the store");
-                last = error;
-                tokio::time::sleep(FIRST_WAIT * 2_u32.pow(attempt)).await;
+/// Tries until the store has judged every commit, its claim has lapsed, or [`PATIENCE`] is over:
+/// what a handler did is worth a wait, and a claim that lapses meanwhile is refused by its fence.
+async fn settle(jobs: &Jobs, held: &HeldClaims, commits: &[Commit]) -> Vec<Result<Settled, StoreError>> {
+    let (deadline, mut wait) = (Instant::now() + PATIENCE, FIRST_WAIT);
+    let mut outcomes: Vec<Option<Result<Settled, StoreError>>> = vec![None; commits.len()];
+    loop {
+        let open: Vec<usize> = (0..commits.len()).filter(|&n| outcomes[n].is_none()).collect();
+        if open.is_empty() {
+            return outcomes.into_iter().flatten().collect();
+        }
+        let attempt = jobs.settle(open.iter().map(|&n| commits[n].clone()).collect()).await;
+        let judged = attempt.unwrap_or_else(|error| open.iter().map(|_| Err(error.clone())).collect());
+        for (n, outcome) in open.into_iter().zip(judged) {
+            let again = outcome.as_ref().is_err_and(StoreError::retryable);
+            if !(again && Instant::now() < deadline && held.trusts(commits[n].claim)) {
+                outcomes[n] = Some(outcome);
             }
-            Err(error) => return commits.iter().map(|_| Err(error.clone())).collect(),
+        }
+        if outcomes.iter().any(Option::is_none) {
+            tracing::warn!("a settlement waits for the store");
+            tokio::time::sleep(wait).await;
+            wait = (wait * 2).min(LONGEST_WAIT);
         }
     }
-    commits.iter().map(|_| Err(last.clone())).collect()
 }
 
-const ATTEMPTS: u32 = 6;
+const PATIENCE: Duration = Duration::from_secs(10);
 const FIRST_WAIT: Duration = Duration::from_millis(50);
+const LONGEST_WAIT: Duration = Duration::from_secs(1);
 
 fn count(jobs: &Jobs, queue: &str, commit: &Commit, outcome: &Result<Settled, StoreError>) {
     let word = match (outcome, &commit.verdict) {

@@ -1,5 +1,6 @@
 //! From what a handler returned to the commit that settles its job. Pure.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
 use crate::commit::{Commit, Verdict};
@@ -32,7 +33,12 @@ pub(super) fn commit(spec: &QueueSpec, delivered: &Claimed, result: Result<Done,
 /// The settlement of a job that is given up, with what that means for its system.
 pub(crate) fn commit_dead(handler: &dyn Handler, claim: Claim, job: &Job, error: String) -> Commit {
     let error = shortened(error);
-    let done = handler.died(job, &error);
+    // A handler whose `died` panics leaves a dead letter without its effect, said aloud, rather
+    // than a job that nobody can ever settle.
+    let done = catch_unwind(AssertUnwindSafe(|| handler.died(job, &error))).unwrap_or_else(|_| {
+        tracing::error!(job = %job.id, queue = job.queue, "`died` panicked; the job dies without its effect");
+        Done::default()
+    });
     let mut commit = with(Commit::new(claim, Verdict::Dead { error: error.clone() }), done);
     let event = told(job, "job_dead").reason(error);
     // Dead is dead whether or not the effect still applies.

@@ -10,7 +10,7 @@ use solely_core::{JobId, Json as Stored};
 
 use crate::App;
 use crate::error::ApiError;
-use crate::extract::{Path, Query};
+use crate::extract::{Body, Path, Query};
 use crate::page::{self, Page};
 
 /// A job as clients see it: without its payload.
@@ -104,8 +104,16 @@ async fn find(app: &App, id: JobId) -> Result<Job, ApiError> {
     app.store.job(id).await?.ok_or_else(|| ApiError::not_found(format!("There is no job `{id}`.")))
 }
 
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct RetryBody {}
+
 /// Brings one dead job back.
-pub(crate) async fn retry(State(app): State<App>, Path(id): Path<JobId>) -> Result<Json<ShownJob>, ApiError> {
+pub(crate) async fn retry(
+    State(app): State<App>,
+    Path(id): Path<JobId>,
+    Body(_): Body<RetryBody>,
+) -> Result<Json<ShownJob>, ApiError> {
     find(&app, id).await?;
     let request = ReviveRequest { ids: Some(vec![id]), limit: 1, ..ReviveRequest::default() };
     match app.jobs.revive(request).await?.first() {

@@ -47,7 +47,7 @@ pub(crate) async fn pause(
     if until <= Clock::system().now() {
         return Err(ApiError::invalid("`until` is in the past"));
     }
-    set(&app, name, until).await
+    set(&app, name, Some(until)).await
 }
 
 #[derive(Deserialize)]
@@ -60,10 +60,10 @@ pub(crate) async fn resume(
     Path(name): Path<String>,
     Body(_): Body<ResumeBody>,
 ) -> Result<Json<Queue>, ApiError> {
-    set(&app, name, Timestamp::default()).await
+    set(&app, name, None).await
 }
 
-async fn set(app: &App, name: String, until: Timestamp) -> Result<Json<Queue>, ApiError> {
+async fn set(app: &App, name: String, until: Option<Timestamp>) -> Result<Json<Queue>, ApiError> {
     check_key("name", &name)?;
     app.jobs.pause(name.clone(), until).await?;
     let queues = app.store.queues().await?;

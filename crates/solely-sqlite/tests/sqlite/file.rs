@@ -88,6 +88,29 @@ async fn the_stores_time_never_goes_back() {
     assert!(created(second_id).await >= created(first_id).await);
 }
 
+/// … and it does not stand still either: deadlines come, though the clock is an hour behind.
+#[tokio::test]
+async fn time_goes_on_though_the_clock_went_back() {
+    let clock = Clock::system();
+    let home = Home::new(&Options { clock: clock.clone(), ..Options::default() });
+    let first = job("first", 10);
+    let first_id = first.id;
+    home.store.enqueue(vec![first]).await.expect("enqueues");
+    clock.shift_ms(-3_600_000);
+    let created = async |id| home.store.job(id).await.expect("reads").expect("is there").created_at;
+    let begun = created(first_id).await;
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(10);
+    for n in 0.. {
+        assert!(std::time::Instant::now() < deadline, "time stands still");
+        let next = job(n.to_string(), 10);
+        let id = next.id;
+        home.store.enqueue(vec![next]).await.expect("enqueues");
+        if created(id).await >= begun.plus(std::time::Duration::from_millis(20)) {
+            return;
+        }
+    }
+}
+
 /// A URL that is none, and a file that is none, are refused clearly.
 #[test]
 fn what_cannot_be_opened_says_why() {
@@ -110,4 +133,6 @@ async fn a_store_in_memory_works() {
     let store = SqliteStore::open("sqlite::memory:", &Options::default()).expect("opens");
     store.enqueue(vec![job("a", 10)]).await.expect("enqueues");
     assert_eq!(store.queues().await.expect("lists")[0].ready, 1);
+    let report = solely_core::check::CheckStore::check(&store).await.expect("checks");
+    assert_eq!(report.violations, []);
 }

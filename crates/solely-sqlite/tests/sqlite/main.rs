@@ -2,6 +2,7 @@
 //! every engine promises is in `solely-conformance`.
 
 mod batch;
+mod blocked;
 mod cost;
 mod file;
 mod guard;
