@@ -55,7 +55,8 @@ fn main() -> Result<()> {
 }
 
 /// Programs that tests start, and the Debian packages that bring them.
-const NEEDED: [(&str, &str); 1] = [("strace", "strace")];
+const NEEDED: [(&str, &str); 3] =
+    [("strace", "strace"), ("postgres", "postgresql"), ("setpriv", "util-linux")];
 
 fn setup() -> Result<()> {
     let missing: Vec<&str> =
@@ -79,7 +80,9 @@ fn apt(verb: &[&str], packages: &[&str]) -> Result<()> {
 
 fn installed(program: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&path).any(|folder| folder.join(program).is_file())
+    let versions = std::fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
+    let beside = versions.map(|version| version.path().join("bin"));
+    std::env::split_paths(&path).chain(beside).any(|folder| folder.join(program).is_file())
 }
 
 fn fmt(check: bool) -> Result<()> {
@@ -94,12 +97,13 @@ fn fmt(check: bool) -> Result<()> {
 fn test(filter: Option<&str>) -> Result<()> {
     setup()?;
     let nextest = installed("cargo-nextest") || cargo(&["nextest", "--version"]).output()?.status.success();
+    let postgres = solely_testing::PostgresServer::start();
     let mut command = if nextest {
         cargo(&["nextest", "run", "--workspace", "--no-fail-fast"])
     } else {
         cargo(&["test", "--workspace", "--all-targets", "--no-fail-fast"])
     };
-    run(command.args(filter))?;
+    run(command.args(filter).env(solely_testing::POSTGRES_ENV, postgres.url()))?;
     if filter.is_none() {
         run(&mut cargo(&["test", "--workspace", "--doc", "--quiet"]))?;
     }

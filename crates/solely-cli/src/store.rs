@@ -1,33 +1,62 @@
 //! From a store URL to an engine.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Result, bail};
+use solely_core::config::StoreConfig;
 use solely_core::fault::Guards;
 use solely_core::{Clock, Store};
-use solely_sqlite::{Access, Options, SqliteStore};
+use solely_postgres::PostgresStore;
+use solely_sqlite::{Access, SqliteStore};
+
+/// The engine that a URL names.
+enum Engine {
+    Sqlite,
+    Postgres,
+}
+
+fn engine(url: &str) -> Option<Engine> {
+    if url.strip_prefix("sqlite:").is_some_and(|place| !place.is_empty()) {
+        return Some(Engine::Sqlite);
+    }
+    let postgres = url.starts_with("postgres://") || url.starts_with("postgresql://");
+    postgres.then_some(Engine::Postgres)
+}
 
 /// What is wrong with a store URL, if anything is. Says nothing of the URL, which may hold a
 /// password.
 pub(crate) fn problem(url: &str) -> Option<String> {
-    let known = url.strip_prefix("sqlite:").is_some_and(|place| !place.is_empty());
-    (!known).then(|| {
-        "`store.url` is not one that this build knows; use sqlite:FILE or sqlite::memory:".to_owned()
-    })
+    let known = "use sqlite:FILE, sqlite::memory: or postgres://user:password@host/database";
+    engine(url).is_none().then(|| format!("`store.url` is not one that this build knows; {known}"))
+}
+
+/// Opens the store that the configuration names, bringing its schema up to date.
+pub(crate) async fn open(config: &StoreConfig, access: Access) -> Result<Arc<dyn Store>> {
+    let (clock, guards) = (Clock::system(), Guards::from_env());
+    match engine(&config.url) {
+        Some(Engine::Sqlite) => {
+            let options = solely_sqlite::Options { access, clock, guards, ..Default::default() };
+            Ok(Arc::new(SqliteStore::open(&config.url, &options)?))
+        }
+        Some(Engine::Postgres) => {
+            let options = solely_postgres::Options {
+                max_connections: config.max_connections,
+                statement_timeout: config.statement_timeout.0,
+                clock,
+                guards,
+            };
+            Ok(Arc::new(PostgresStore::open(&config.url, &options).await?))
+        }
+        None => bail!(problem(&config.url).unwrap_or_default()),
+    }
 }
 
 /// Opens a store that must be there already.
-pub(crate) fn open_existing(url: &str) -> Result<Arc<dyn Store>> {
-    let file = url.strip_prefix("sqlite:").filter(|place| *place != ":memory:");
-    if let Some(file) = file.filter(|file| !std::path::Path::new(file).is_file()) {
+pub(crate) async fn open_existing(config: &StoreConfig) -> Result<Arc<dyn Store>> {
+    let file = config.url.strip_prefix("sqlite:").filter(|place| *place != ":memory:");
+    if let Some(file) = file.filter(|file| !Path::new(file).is_file()) {
         bail!("there is no store in `{file}`");
     }
-    open(url, Access::Tool)
-}
-
-/// Opens the store that a URL names, bringing its schema up to date.
-pub(crate) fn open(url: &str, access: Access) -> Result<Arc<dyn Store>> {
-    let options =
-        Options { access, clock: Clock::system(), guards: Guards::from_env(), ..Options::default() };
-    Ok(Arc::new(SqliteStore::open(url, &options)?))
+    open(config, Access::Tool).await
 }

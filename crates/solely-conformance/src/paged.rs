@@ -117,13 +117,14 @@ fn record(partition_id: &str, n: u64) -> Record {
 }
 
 /// What a checker needs of a database: one number for one query.
-pub trait Numbers {
+#[async_trait]
+pub trait Numbers: Sync {
     /// The number that a query answers.
-    fn number(&self, sql: &str) -> Result<i64, StoreError>;
+    async fn number(&self, sql: &str) -> Result<i64, StoreError>;
 }
 
 /// What is wrong with finished runs: every page exactly once, none stranded.
-pub fn violations(numbers: &dyn Numbers, runs: &[Run]) -> Result<Vec<String>, StoreError> {
+pub async fn violations(numbers: &dyn Numbers, runs: &[Run]) -> Result<Vec<String>, StoreError> {
     let mut wrong = Vec::new();
     for run in runs {
         let of_run = format!("run_id = '{}'", run.id);
@@ -132,12 +133,16 @@ pub fn violations(numbers: &dyn Numbers, runs: &[Run]) -> Result<Vec<String>, St
             ("records", format!("SELECT count(*) FROM records WHERE {of_run}"), run.partitions * run.records),
             (
                 "records counted",
-                format!("SELECT coalesce(sum(records_processed), 0) FROM worker_runs WHERE {of_run}"),
+                format!(
+                    "SELECT CAST(coalesce(sum(records_processed), 0) AS bigint) FROM worker_runs WHERE {of_run}"
+                ),
                 run.partitions * run.records,
             ),
             (
                 "pages counted",
-                format!("SELECT coalesce(sum(pages_processed), 0) FROM worker_runs WHERE {of_run}"),
+                format!(
+                    "SELECT CAST(coalesce(sum(pages_processed), 0) AS bigint) FROM worker_runs WHERE {of_run}"
+                ),
                 run.partitions * run.pages(),
             ),
             (
@@ -165,7 +170,7 @@ pub fn violations(numbers: &dyn Numbers, runs: &[Run]) -> Result<Vec<String>, St
             ),
         ];
         for (what, sql, expected) in expected {
-            let found = numbers.number(&sql)?;
+            let found = numbers.number(&sql).await?;
             if found != i64::try_from(expected).unwrap_or(i64::MAX) {
                 wrong.push(format!("{}: {found} {what}, expected {expected}", run.id));
             }

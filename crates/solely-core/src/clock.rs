@@ -103,6 +103,11 @@ impl Clock {
         Timestamp(millis(system).saturating_add(self.offset_ms.load(Ordering::Relaxed)))
     }
 
+    /// How far this clock has been moved.
+    pub fn offset_ms(&self) -> i64 {
+        self.offset_ms.load(Ordering::Relaxed)
+    }
+
     /// Moves the clock by a signed number of milliseconds, for all who share it.
     pub fn shift_ms(&self, by_ms: i64) {
         self.offset_ms.fetch_add(by_ms, Ordering::Relaxed);

@@ -50,13 +50,21 @@ impl Default for ServerConfig {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct StoreConfig {
-    /// `sqlite:FILE` or `sqlite::memory:`.
+    /// `sqlite:FILE`, `sqlite::memory:` or `postgres://user:password@host/database`.
     pub url: String,
+    /// Connections of one process to PostgreSQL.
+    pub max_connections: usize,
+    /// How long one statement on PostgreSQL may take.
+    pub statement_timeout: Span,
 }
 
 impl Default for StoreConfig {
     fn default() -> Self {
-        Self { url: "sqlite:solely.db".to_owned() }
+        Self {
+            url: "sqlite:solely.db".to_owned(),
+            max_connections: 16,
+            statement_timeout: Span(Duration::from_secs(30)),
+        }
     }
 }
 

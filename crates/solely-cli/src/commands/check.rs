@@ -11,7 +11,7 @@ use crate::store;
 pub(crate) fn run(file: Option<&Path>, json: bool) -> Result<(), Failed> {
     let loaded = config::load(file, Flags::default())?;
     let report = block_on(async {
-        let store = store::open_existing(&loaded.config.store.url)?;
+        let store = store::open_existing(&loaded.config.store).await?;
         Ok(store.check().await?)
     })?;
     if json {

@@ -11,7 +11,7 @@ use crate::store;
 pub(crate) fn run(file: Option<&Path>) -> Result<(), Failed> {
     let loaded = config::load(file, Flags::default())?;
     block_on(async {
-        let store = store::open(&loaded.config.store.url, Access::Tool)?;
+        let store = store::open(&loaded.config.store, Access::Tool).await?;
         store.health().await?;
         println!("the store's schema is up to date (version {})", solely_sqlite::LATEST_VERSION);
         Ok(())

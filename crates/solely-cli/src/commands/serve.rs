@@ -19,7 +19,7 @@ pub(crate) fn run(file: Option<&Path>, listen: Option<SocketAddr>) -> Result<(),
     logging::start();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(async {
-        let store = store::open(&config.store.url, Access::Serve)?;
+        let store = store::open(&config.store, Access::Serve).await?;
         let app = App::new(store, config.server.max_body.0);
         let beside = Runtime {
             queues: Vec::new(),

@@ -42,8 +42,8 @@ fn each_value_knows_its_origin() {
     assert_eq!(setting(&folder, &[], key), ("10s".into(), "solely.toml".into()));
     let name = "SOLELY__SERVER__SHUTDOWN_GRACE";
     assert_eq!(setting(&folder, &[(name, "5s")], key), ("5s".into(), format!("environment {name}").into()));
-    let url = setting(&folder, &[("DATABASE_URL", "sqlite:other.db")], "store.url");
-    assert_eq!(url, ("sqlite:other.db".into(), "environment DATABASE_URL".into()));
+    let url = setting(&folder, &[("DATABASE_URL", "postgres://u:hunter2@h/db")], "store.url");
+    assert_eq!(url, ("postgres://u:***@h/db".into(), "environment DATABASE_URL".into()));
 }
 
 /// An unknown key or a bad value: exit 2, the key, its origin, and the nearest known one.
@@ -56,6 +56,7 @@ fn a_wrong_configuration_is_refused_by_every_command() {
         (("SOLELY__SERVER__MAX_BODY", "big"), "`server.max_body`", "size"),
         (("SOLELY__SERVER__LISTEN", "nowhere"), "`server.listen`", "socket address"),
         (("SOLELY__SERVER__LISTEN", "0.0.0.0:7420"), "`server.listen`", "loopback"),
+        (("SOLELY__STORE__MAX_CONNECTIONS", "1"), "`store.max_connections`", "at least 2"),
     ];
     for (env, key, says) in cases {
         for command in ["config", "check", "migrate", "serve"] {
@@ -127,6 +128,16 @@ fn check_finds_what_is_broken() {
             "a partition that is not complete has a job or has failed"
         ]
     );
+}
+
+/// The same commands on PostgreSQL.
+#[test]
+fn migrate_and_check_work_on_postgres() {
+    let url = solely_testing::postgres_url();
+    for command in ["migrate", "check"] {
+        let output = run(&folder(), &[command], &[("DATABASE_URL", &url)]);
+        assert!(output.status.success(), "{command}: {}", stderr(&output));
+    }
 }
 
 /// Every command explains itself, with an example.

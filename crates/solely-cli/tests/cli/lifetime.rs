@@ -3,7 +3,9 @@
 use nix::sys::signal::Signal;
 use serde_json::json;
 
-use crate::server::{Server, free_port, solely};
+use solely_testing::free_port;
+
+use crate::server::{Server, solely};
 
 /// Told to stop, it finishes and ends well.
 #[tokio::test]

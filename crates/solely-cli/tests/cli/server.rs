@@ -1,16 +1,15 @@
 //! A `solely serve` process on a free port, in a folder of its own.
 
-use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use rand::RngExt as _;
 use reqwest::{Client, Method, Response};
 use serde_json::Value;
 use solely_sqlite::{Access, Options, SqliteStore};
+use solely_testing::free_port;
 use tempfile::TempDir;
 
 /// The binary, in a folder.
@@ -18,17 +17,6 @@ pub(crate) fn solely(folder: &Path) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_solely"));
     command.current_dir(folder).stdin(Stdio::null()).env_remove("DATABASE_URL");
     command
-}
-
-/// A port below the range that the system hands out by itself, so that nobody else gets it.
-pub(crate) fn free_port() -> u16 {
-    let mut rng = rand::rng();
-    loop {
-        let port = rng.random_range(20_000..32_000);
-        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
-            return port;
-        }
-    }
 }
 
 pub(crate) struct Server {

@@ -24,22 +24,34 @@ use tokio_util::sync::CancellationToken;
 async fn main() -> Result<()> {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let [mode, url, rest @ ..] = args.as_slice() else { bail!("subject MODE URL …") };
-    let options = Options { guards: Guards::from_env(), ..Options::default() };
-    let store = Arc::new(SqliteStore::open(url, &options)?);
     match mode.as_str() {
-        "work" => work(store, Duration::from_secs(120), Arc::new(Pages)).await,
-        "stall" => work(store, Duration::from_millis(500), Arc::new(Stalls)).await,
+        "work" => work(open(url).await?, Duration::from_secs(120), Arc::new(Pages)).await,
+        "brief" => work(open(url).await?, Duration::from_secs(1), Arc::new(Pages)).await,
+        "stall" => work(open(url).await?, Duration::from_millis(500), Arc::new(Stalls)).await,
         "enqueue" => {
             let count = rest.first().context("how many")?.parse()?;
-            enqueue(&store, count).await
+            enqueue(&Arc::new(open_sqlite(url)?), count).await
         }
         other => bail!("no mode {other}"),
     }
 }
 
+async fn open(url: &str) -> Result<Arc<dyn Store>> {
+    if url.starts_with("sqlite:") {
+        return Ok(Arc::new(open_sqlite(url)?));
+    }
+    let options =
+        solely_postgres::Options { guards: Guards::from_env(), max_connections: 6, ..Default::default() };
+    Ok(Arc::new(solely_postgres::PostgresStore::open(url, &options).await?))
+}
+
+fn open_sqlite(url: &str) -> Result<SqliteStore> {
+    let options = Options { guards: Guards::from_env(), ..Options::default() };
+    Ok(SqliteStore::open(url, &options)?)
+}
+
 /// Works until nothing is left.
-async fn work(store: Arc<SqliteStore>, lock: Duration, handler: Arc<dyn Handler>) -> Result<()> {
-    let store: Arc<dyn Store> = store;
+async fn work(store: Arc<dyn Store>, lock: Duration, handler: Arc<dyn Handler>) -> Result<()> {
     let jobs = Jobs::new(store.clone(), Bus::new(), Arc::new(Metrics::default()));
     let process = ProcessId::random();
     let mut spec = QueueSpec::new(WORK_ITEMS, handler);

@@ -6,6 +6,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use async_trait::async_trait;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use rand::rngs::SmallRng;
@@ -53,16 +54,17 @@ impl Site {
         self.tool().enqueue(run.first_messages()).await.expect("enqueues");
     }
 
-    fn violations(&self, runs: &[Run]) -> Vec<String> {
-        violations(&Sql(&self.file()), runs).expect("reads")
+    async fn violations(&self, runs: &[Run]) -> Vec<String> {
+        violations(&Sql(&self.file()), runs).await.expect("reads")
     }
 }
 
-/// The checker's own reader: the command line's SQLite, or rather a plain connection.
+/// The checker's own reader: a plain connection.
 struct Sql<'a>(&'a Path);
 
+#[async_trait]
 impl Numbers for Sql<'_> {
-    fn number(&self, sql: &str) -> Result<i64, StoreError> {
+    async fn number(&self, sql: &str) -> Result<i64, StoreError> {
         let conn =
             rusqlite::Connection::open(self.0).map_err(|error| StoreError::Unusable(error.to_string()))?;
         conn.query_row(sql, [], |row| row.get(0)).map_err(|error| StoreError::Refused(error.to_string()))
@@ -110,7 +112,7 @@ impl Death {
 }
 
 /// Waits for a process, but not for ever. True if it ended by itself and well.
-fn finish(child: &mut Child) -> bool {
+pub(crate) fn finish(child: &mut Child) -> bool {
     let deadline = Instant::now() + Duration::from_secs(60);
     while Instant::now() < deadline {
         if let Some(status) = child.try_wait().expect("waits") {
@@ -128,7 +130,7 @@ fn run(n: usize) -> Run {
 
 /// Kills workers `kills` times, begins a new run whenever one is finished, then lets the work
 /// be finished in peace. Stops early once `enough` says so.
-async fn torture(site: &Site, kills: usize, broken: &str, enough: impl Fn(&[Run]) -> bool) -> Vec<Run> {
+async fn torture(site: &Site, kills: usize, broken: &str, enough: impl AsyncFn(&[Run]) -> bool) -> Vec<Run> {
     let mut rng = SmallRng::seed_from_u64(seed::seed());
     // Every step once for sure, early and late in a process's life; then as chance will have it.
     let every_step = |count| CRASH_POINTS.iter().map(move |point| Death::At { point, count });
@@ -146,7 +148,7 @@ async fn torture(site: &Site, kills: usize, broken: &str, enough: impl Fn(&[Run]
         }
         // It had nothing left to do: it dies of the same in the next run.
         due.push(death);
-        if enough(&runs) {
+        if enough(&runs).await {
             break;
         }
         runs.push(run(runs.len()));
@@ -166,8 +168,8 @@ async fn torture(site: &Site, kills: usize, broken: &str, enough: impl Fn(&[Run]
 #[tokio::test]
 async fn every_page_exactly_once_though_workers_die_at_every_step() {
     let site = Site::new();
-    let runs = torture(&site, 300, "", |_| false).await;
-    assert_eq!(site.violations(&runs), Vec::<String>::new());
+    let runs = torture(&site, 300, "", async |_| false).await;
+    assert_eq!(site.violations(&runs).await, Vec::<String>::new());
     let report = solely_core::check::CheckStore::check(&site.tool()).await.expect("checks");
     assert_eq!(report.violations, []);
 }
@@ -177,8 +179,9 @@ async fn every_page_exactly_once_though_workers_die_at_every_step() {
 #[tokio::test]
 async fn without_the_page_transaction_pages_are_stranded() {
     let site = Site::new();
-    let runs = torture(&site, 150, "page-transaction", |runs| !site.violations(runs).is_empty()).await;
-    let wrong = site.violations(&runs);
+    let runs =
+        torture(&site, 150, "page-transaction", async |runs| !site.violations(runs).await.is_empty()).await;
+    let wrong = site.violations(&runs).await;
     println!("{wrong:#?}");
     assert!(!wrong.is_empty(), "the checker can fail");
 }
@@ -201,7 +204,7 @@ async fn a_process_paused_beyond_its_lock_settles_nothing() {
     assert!(finish(&mut child));
     let rest: Vec<String> = said.map(|line| line.expect("readable")).collect();
     assert!(rest.contains(&"begun 2".to_owned()), "delivered again: {rest:?}");
-    assert_eq!(site.violations(&[run]), Vec::<String>::new());
+    assert_eq!(site.violations(&[run]).await, Vec::<String>::new());
     let jobs = site.tool().jobs(solely_core::queue::JobFilter { limit: 10, ..Default::default() }).await;
     let item = jobs.expect("lists").into_iter().find(|job| job.queue == "work-items").expect("is there");
     assert!(item.attempts >= 2 && item.updated_at > locked_until, "{item:?}");

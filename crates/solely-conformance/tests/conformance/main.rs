@@ -1,4 +1,6 @@
 //! The promises, on every engine.
 
 mod crash;
+mod postgres;
 mod sqlite;
+mod swarm;

@@ -1,0 +1,93 @@
+//! Events: timeline, audit and outbox.
+
+use async_trait::async_trait;
+use solely_core::clock::Timestamp;
+use solely_core::event::{Event, EventId, EventStore, NewEvent};
+use solely_core::{Json, StoreError};
+use tokio_postgres::{Error, Row};
+
+use crate::row;
+use crate::transaction::transact;
+use crate::{PostgresStore, Tx};
+
+#[async_trait]
+impl EventStore for PostgresStore {
+    async fn append(&self, events: Vec<NewEvent>) -> Result<(), StoreError> {
+        transact!(self, |tx| async {
+            let now = tx.now().await?;
+            insert(tx, &events, now).await
+        }
+        .await)
+    }
+
+    async fn timeline(
+        &self,
+        subject: String,
+        after: Option<EventId>,
+        limit: u32,
+    ) -> Result<Vec<Event>, StoreError> {
+        let after = after.map_or(0, |id| id.0);
+        let sql = format!("SELECT {COLUMNS} FROM events WHERE subject = $1 AND id > $2 ORDER BY id LIMIT $3");
+        let rows = self.read(&sql, &[&subject, &after, &i64::from(limit)]).await?;
+        Ok(rows.iter().map(event).collect())
+    }
+
+    async fn outbox(&self, topic: String, limit: u32) -> Result<Vec<Event>, StoreError> {
+        let sql = format!("SELECT {COLUMNS} FROM events WHERE topic = $1 ORDER BY id LIMIT $2");
+        let rows = self.read(&sql, &[&topic, &i64::from(limit)]).await?;
+        Ok(rows.iter().map(event).collect())
+    }
+}
+
+const COLUMNS: &str = "id, at, subject, event, outcome, reason, request_id, details, topic";
+
+fn event(found: &Row) -> Event {
+    Event {
+        id: EventId(found.get(0)),
+        at: row::time(found, 1),
+        told: NewEvent {
+            subject: found.get(2),
+            event: found.get(3),
+            outcome: found.get(4),
+            reason: found.get(5),
+            request_id: found.get(6),
+            details: Json::from_stored(found.get(7)),
+            topic: found.get(8),
+        },
+    }
+}
+
+/// Writes events in the transaction of what they tell of: one statement for all.
+pub(crate) async fn insert(tx: &Tx<'_>, events: &[NewEvent], now: Timestamp) -> Result<(), Error> {
+    if events.is_empty() {
+        return Ok(());
+    }
+    let column = |of: fn(&NewEvent) -> &str| events.iter().map(of).collect::<Vec<&str>>();
+    let maybe = |of: fn(&NewEvent) -> Option<&str>| events.iter().map(of).collect::<Vec<Option<&str>>>();
+    tx.execute(
+        "INSERT INTO events (at, subject, event, outcome, reason, request_id, details, topic)
+         SELECT $1::bigint, subject, event, outcome, reason, request_id, details, topic
+           FROM unnest($2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::text[])
+                WITH ORDINALITY
+                AS told (subject, event, outcome, reason, request_id, details, topic, place)
+          ORDER BY place",
+        &[
+            &now.as_millis(),
+            &column(|told| &told.subject),
+            &column(|told| &told.event),
+            &maybe(|told| told.outcome.as_deref()),
+            &maybe(|told| told.reason.as_deref()),
+            &maybe(|told| told.request_id.as_deref()),
+            &column(|told| told.details.as_str()),
+            &maybe(|told| told.topic.as_deref()),
+        ],
+    )
+    .await
+    .map(drop)
+}
+
+/// Takes delivered events out of the outbox; they stay in the timeline.
+pub(crate) async fn mark_delivered(tx: &Tx<'_>, ids: &[EventId]) -> Result<(), Error> {
+    let ids: Vec<i64> = ids.iter().map(|id| id.0).collect();
+    tx.execute("UPDATE events SET topic = NULL WHERE id = ANY($1)", &[&ids]).await.map(drop)
+}

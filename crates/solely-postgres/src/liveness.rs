@@ -1,0 +1,68 @@
+//! Heartbeats.
+
+use async_trait::async_trait;
+use solely_core::clock::millis;
+use solely_core::liveness::{Beat, Beaten, LivenessStore};
+use solely_core::{ProcessId, StoreError};
+use tokio_postgres::Error;
+use uuid::Uuid;
+
+use crate::row;
+use crate::transaction::transact;
+use crate::{PostgresStore, Tx};
+
+#[async_trait]
+impl LivenessStore for PostgresStore {
+    async fn beat(&self, beat: Beat) -> Result<Beaten, StoreError> {
+        transact!(self, |tx| heartbeat(tx, beat).await)
+    }
+
+    async fn leave(&self, process: ProcessId) -> Result<(), StoreError> {
+        transact!(self, |tx| async {
+            let process = row::uuid(process.as_bytes());
+            tx.execute("DELETE FROM processes WHERE id = $1", &[&process]).await?;
+            end_leases(tx, &[process]).await.map(drop)
+        }
+        .await)
+    }
+}
+
+async fn heartbeat(tx: &Tx<'_>, beat: Beat) -> Result<Beaten, Error> {
+    let (now_ms, dead_after_ms) = (tx.now().await?.as_millis(), millis(beat.dead_after));
+    // A silence of half the dead time is a gap: whoever had one starts its own count anew.
+    let row = tx
+        .one(
+            "INSERT INTO processes (id, started_at, beat_at, steady_since) VALUES ($1, $2::bigint, $2, $2)
+             ON CONFLICT (id) DO UPDATE
+                SET steady_since = CASE WHEN $2 - processes.beat_at > $3::bigint / 2 THEN $2
+                                        ELSE processes.steady_since END,
+                    beat_at = $2
+             RETURNING $2 - steady_since >= $3::bigint",
+            &[&row::uuid(beat.process.as_bytes()), &now_ms, &dead_after_ms],
+        )
+        .await?;
+    let steady: bool = row.get(0);
+    if !steady {
+        return Ok(Beaten::default());
+    }
+    let silent = tx
+        .query(
+            "DELETE FROM processes
+              WHERE id IN (SELECT id FROM processes WHERE beat_at < $1 ORDER BY id FOR UPDATE SKIP LOCKED)
+             RETURNING id",
+            &[&(now_ms - dead_after_ms)],
+        )
+        .await?;
+    let buried: Vec<Uuid> = silent.iter().map(|row| row.get(0)).collect();
+    let freed_keys = end_leases(tx, &buried).await?;
+    let buried = buried.into_iter().map(|id| ProcessId::from_bytes(id.into_bytes())).collect();
+    Ok(Beaten { buried, freed_keys })
+}
+
+async fn end_leases(tx: &Tx<'_>, processes: &[Uuid]) -> Result<Vec<String>, Error> {
+    if processes.is_empty() {
+        return Ok(Vec::new());
+    }
+    let rows = tx.query("DELETE FROM leases WHERE process = ANY($1) RETURNING key", &[&processes]).await?;
+    Ok(rows.iter().map(|row| row.get(0)).collect())
+}

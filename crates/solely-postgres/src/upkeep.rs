@@ -1,0 +1,86 @@
+//! The store as a whole: health, pruning, closing.
+
+use async_trait::async_trait;
+use solely_core::StoreError;
+use solely_core::clock::millis;
+use solely_core::job::JobState;
+use solely_core::limits;
+use solely_core::store::{Pruned, Retention, Store};
+use tokio_postgres::Error;
+
+use crate::transaction::transact;
+use crate::{PostgresStore, Tx};
+
+#[async_trait]
+impl Store for PostgresStore {
+    fn kind(&self) -> &'static str {
+        "postgres"
+    }
+
+    async fn health(&self) -> Result<(), StoreError> {
+        self.read("SELECT 1 FROM schema_version LIMIT 1", &[]).await.map(drop)
+    }
+
+    async fn prune(&self, retention: Retention) -> Result<Pruned, StoreError> {
+        transact!(self, |tx| prune(tx, retention).await)
+    }
+
+    async fn close(&self) {
+        self.pool.close();
+    }
+}
+
+async fn prune(tx: &Tx<'_>, retention: Retention) -> Result<Pruned, Error> {
+    let now_ms = tx.now().await?.as_millis();
+    let before = |kept| now_ms.saturating_sub(millis(kept));
+    let batch = i64::from(limits::PRUNE_BATCH);
+    let mut pruned = Pruned::default();
+    for (state, kept) in [
+        (JobState::Completed, retention.jobs),
+        (JobState::Cancelled, retention.jobs),
+        (JobState::Dead, retention.dead_letters),
+    ] {
+        let deleted = tx
+            .execute(
+                "DELETE FROM jobs WHERE id IN
+                    (SELECT id FROM jobs WHERE state = $1 AND ends_at < $2
+                      ORDER BY ends_at LIMIT $3 FOR UPDATE SKIP LOCKED)",
+                &[&i16::from(state.code()), &before(kept), &batch],
+            )
+            .await?;
+        pruned.add(usize::try_from(deleted).unwrap_or(usize::MAX));
+    }
+    let by_time = [
+        (
+            "DELETE FROM queues WHERE name IN
+                (SELECT name FROM queues WHERE paused_until <= $1 LIMIT $2 FOR UPDATE SKIP LOCKED)",
+            now_ms,
+        ),
+        (
+            "DELETE FROM sent_keys WHERE (queue, key) IN
+                (SELECT queue, key FROM sent_keys WHERE until <= $1 ORDER BY until LIMIT $2 FOR UPDATE SKIP LOCKED)",
+            now_ms,
+        ),
+        (
+            "DELETE FROM entries WHERE (space, key) IN
+                (SELECT space, key FROM entries WHERE keep_until <= $1
+                  ORDER BY keep_until LIMIT $2 FOR UPDATE SKIP LOCKED)",
+            now_ms,
+        ),
+        (
+            "DELETE FROM events WHERE id IN
+                (SELECT id FROM events WHERE at < $1 AND topic IS NULL ORDER BY at LIMIT $2 FOR UPDATE SKIP LOCKED)",
+            before(retention.events),
+        ),
+        (
+            "DELETE FROM leases WHERE key IN
+                (SELECT key FROM leases WHERE expires_at <= $1 ORDER BY expires_at LIMIT $2 FOR UPDATE SKIP LOCKED)",
+            now_ms,
+        ),
+    ];
+    for (sql, cutoff) in by_time {
+        let deleted = tx.execute(sql, &[&cutoff, &batch]).await?;
+        pruned.add(usize::try_from(deleted).unwrap_or(usize::MAX));
+    }
+    Ok(pruned)
+}

@@ -1,0 +1,130 @@
+//! Private servers for tests: on a free port below the system's own range, in a temporary
+//! folder, stopped when their owner is dropped or dies.
+
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+use rand::RngExt as _;
+use tempfile::TempDir;
+
+/// Names the environment variable that says where a PostgreSQL server for tests is.
+pub const POSTGRES_ENV: &str = "SOLELY_TEST_POSTGRES";
+
+/// A port below the range that the system hands out by itself, so that nobody else gets it.
+pub fn free_port() -> u16 {
+    let mut rng = rand::rng();
+    loop {
+        let port = rng.random_range(20_000..32_000);
+        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return port;
+        }
+    }
+}
+
+/// The server that was started for all tests, or one for this process.
+pub fn postgres_url() -> String {
+    static OWN: OnceLock<String> = OnceLock::new();
+    std::env::var(POSTGRES_ENV).unwrap_or_else(|_| OWN.get_or_init(start_for_this_process).clone())
+}
+
+/// The server is told to end when the thread that started it does, so that one lives on.
+fn start_for_this_process() -> String {
+    let (told, url) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let server = PostgresServer::start();
+        let _ = told.send(server.url());
+        loop {
+            std::thread::park();
+        }
+    });
+    url.recv().expect("the server has started")
+}
+
+/// A PostgreSQL server of our own.
+pub struct PostgresServer {
+    child: Child,
+    port: u16,
+    _folder: TempDir,
+}
+
+impl PostgresServer {
+    /// Makes a cluster in a temporary folder and serves it.
+    pub fn start() -> Self {
+        let folder = TempDir::new().expect("a folder");
+        let data = folder.path().join("data");
+        let bin = postgres_bin();
+        own(folder.path());
+        let made = as_postgres(&bin.join("initdb"))
+            .args(["--auth=trust", "--username=postgres", "--encoding=UTF8", "--no-sync", "--pgdata"])
+            .arg(&data)
+            .stdout(Stdio::null())
+            .status();
+        assert!(made.is_ok_and(|status| status.success()), "initdb failed");
+        let port = free_port();
+        let child = as_postgres(&bin.join("postgres"))
+            .arg("-D")
+            .arg(&data)
+            .args(["-p", &port.to_string(), "-k"])
+            .arg(folder.path())
+            .args(["-c", "listen_addresses=127.0.0.1", "-c", "max_connections=300"])
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("postgres starts");
+        let server = Self { child, port, _folder: folder };
+        server.until_ready(&bin);
+        server
+    }
+
+    /// Where its first database is.
+    pub fn url(&self) -> String {
+        format!("postgres://postgres@127.0.0.1:{}/postgres", self.port)
+    }
+
+    fn until_ready(&self, bin: &Path) {
+        let deadline = Instant::now() + Duration::from_secs(60);
+        let mut look = Command::new(bin.join("pg_isready"));
+        look.args(["-q", "-h", "127.0.0.1", "-p", &self.port.to_string()]);
+        while !look.status().is_ok_and(|status| status.success()) {
+            assert!(Instant::now() < deadline, "postgres is not ready");
+            std::thread::yield_now();
+        }
+    }
+}
+
+impl Drop for PostgresServer {
+    fn drop(&mut self) {
+        // Fast shutdown: connections are cut.
+        let pid = nix::unistd::Pid::from_raw(i32::try_from(self.child.id()).unwrap_or(0));
+        let _ = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGINT);
+        let _ = self.child.wait();
+    }
+}
+
+/// Debian keeps the programs of a server version in a folder of its own.
+fn postgres_bin() -> PathBuf {
+    let versions = std::fs::read_dir("/usr/lib/postgresql")
+        .expect("PostgreSQL is installed: `cargo xtask setup` does it");
+    let newest = versions.flatten().map(|version| version.path().join("bin")).max();
+    newest.expect("a version of PostgreSQL")
+}
+
+/// PostgreSQL refuses to run as root; its own user then does.
+fn as_postgres(program: &Path) -> Command {
+    if !nix::unistd::Uid::effective().is_root() {
+        return Command::new(program);
+    }
+    let mut command = Command::new("setpriv");
+    command.args(["--reuid=postgres", "--regid=postgres", "--clear-groups", "--pdeathsig=INT"]).arg(program);
+    command
+}
+
+fn own(folder: &Path) {
+    if nix::unistd::Uid::effective().is_root() {
+        let owned = Command::new("chown").arg("postgres:postgres").arg(folder).status();
+        assert!(owned.is_ok_and(|status| status.success()), "the folder is given to postgres");
+    }
+}
