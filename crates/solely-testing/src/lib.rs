@@ -45,38 +45,52 @@ fn start_for_this_process() -> String {
 
 /// A PostgreSQL server of our own.
 pub struct PostgresServer {
-    child: Child,
+    child: Option<Child>,
     port: u16,
-    _folder: TempDir,
+    bin: PathBuf,
+    folder: TempDir,
 }
 
 impl PostgresServer {
     /// Makes a cluster in a temporary folder and serves it.
     pub fn start() -> Self {
         let folder = TempDir::new().expect("a folder");
-        let data = folder.path().join("data");
         let bin = postgres_bin();
         own(folder.path());
         let made = as_postgres(&bin.join("initdb"))
             .args(["--auth=trust", "--username=postgres", "--encoding=UTF8", "--no-sync", "--pgdata"])
-            .arg(&data)
+            .arg(folder.path().join("data"))
             .stdout(Stdio::null())
             .status();
         assert!(made.is_ok_and(|status| status.success()), "initdb failed");
-        let port = free_port();
-        let child = as_postgres(&bin.join("postgres"))
+        let mut server = Self { child: None, port: free_port(), bin, folder };
+        server.start_again();
+        server
+    }
+
+    /// Serves the cluster again after [`PostgresServer::stop`], on the same port.
+    pub fn start_again(&mut self) {
+        let child = as_postgres(&self.bin.join("postgres"))
             .arg("-D")
-            .arg(&data)
-            .args(["-p", &port.to_string(), "-k"])
-            .arg(folder.path())
+            .arg(self.folder.path().join("data"))
+            .args(["-p", &self.port.to_string(), "-k"])
+            .arg(self.folder.path())
             .args(["-c", "listen_addresses=127.0.0.1", "-c", "max_connections=300"])
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()
             .expect("postgres starts");
-        let server = Self { child, port, _folder: folder };
-        server.until_ready(&bin);
-        server
+        self.child = Some(child);
+        self.until_ready();
+    }
+
+    /// Ends it; connections are cut.
+    pub fn stop(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            let pid = nix::unistd::Pid::from_raw(i32::try_from(child.id()).unwrap_or(0));
+            let _ = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGINT);
+            let _ = child.wait();
+        }
     }
 
     /// Where its first database is.
@@ -84,9 +98,9 @@ impl PostgresServer {
         format!("postgres://postgres@127.0.0.1:{}/postgres", self.port)
     }
 
-    fn until_ready(&self, bin: &Path) {
+    fn until_ready(&self) {
         let deadline = Instant::now() + Duration::from_secs(60);
-        let mut look = Command::new(bin.join("pg_isready"));
+        let mut look = Command::new(self.bin.join("pg_isready"));
         look.args(["-q", "-h", "127.0.0.1", "-p", &self.port.to_string()]);
         while !look.status().is_ok_and(|status| status.success()) {
             assert!(Instant::now() < deadline, "postgres is not ready");
@@ -97,10 +111,7 @@ impl PostgresServer {
 
 impl Drop for PostgresServer {
     fn drop(&mut self) {
-        // Fast shutdown: connections are cut.
-        let pid = nix::unistd::Pid::from_raw(i32::try_from(self.child.id()).unwrap_or(0));
-        let _ = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGINT);
-        let _ = self.child.wait();
+        self.stop();
     }
 }
 

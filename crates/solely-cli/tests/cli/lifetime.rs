@@ -1,5 +1,7 @@
 //! Starting, stopping, being killed.
 
+use std::time::{Duration, Instant};
+
 use nix::sys::signal::Signal;
 use serde_json::json;
 
@@ -68,4 +70,34 @@ async fn a_taken_port_is_said_so() {
     let second = solely(folder.path()).args(["serve", "--listen", address]).output().expect("runs");
     assert_eq!(second.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&second.stderr).contains("cannot listen"));
+}
+
+/// PostgreSQL goes away and comes back: readiness tells the truth, callers are refused at once
+/// and not after a timeout, and it goes on by itself. What was acknowledged is there.
+#[tokio::test]
+async fn postgres_may_go_away_and_come_back() {
+    let mut postgres = solely_testing::PostgresServer::start();
+    let folder = tempfile::TempDir::new().expect("a folder");
+    let server = Server::start_with(folder, &[("DATABASE_URL", &postgres.url())]).await;
+    assert_eq!(server.get("/readyz").await["store"], json!({"kind": "postgres", "ok": true}));
+    let (status, lease) =
+        server.post("/v1/leases", json!({"keys": ["a"], "owner": "o", "ttlMs": 600_000})).await;
+    assert_eq!(status, 200, "{lease}");
+    postgres.stop();
+    let started = Instant::now();
+    let ready = server.send(reqwest::Method::GET, "/readyz", None).await;
+    assert_eq!(ready.status(), 503);
+    let (status, refused) =
+        server.post("/v1/leases", json!({"keys": ["b"], "owner": "o", "ttlMs": 1000})).await;
+    assert_eq!((status, &refused["error"]), (503, &json!("STORE_UNAVAILABLE")));
+    assert!(refused["retryAfter"].is_u64());
+    assert!(started.elapsed() < Duration::from_secs(2), "at once: {:?}", started.elapsed());
+    postgres.start_again();
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while server.send(reqwest::Method::GET, "/readyz", None).await.status() != 200 {
+        assert!(Instant::now() < deadline, "it goes on by itself: {}", server.log());
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let (status, held) = server.post("/v1/leases", json!({"keys": ["a"], "owner": "p", "ttlMs": 1000})).await;
+    assert_eq!((status, &held["error"]), (409, &json!("LEASE_HELD")));
 }

@@ -32,10 +32,18 @@ impl Server {
     }
 
     pub(crate) async fn start_in(folder: TempDir) -> Self {
+        Self::start_with(folder, &[]).await
+    }
+
+    pub(crate) async fn start_with(folder: TempDir, env: &[(&str, &str)]) -> Self {
         let address = format!("127.0.0.1:{}", free_port());
         let log = std::fs::File::create(folder.path().join("serve.log")).expect("a log");
-        let child =
-            solely(folder.path()).args(["serve", "--listen", &address]).stderr(log).spawn().expect("starts");
+        let child = solely(folder.path())
+            .args(["serve", "--listen", &address])
+            .envs(env.iter().copied())
+            .stderr(log)
+            .spawn()
+            .expect("starts");
         let server = Self { folder, child, url: format!("http://{address}"), client: Client::new() };
         server.until_ready().await;
         server

@@ -1,6 +1,7 @@
 //! The promises, on every engine.
 
 mod crash;
+mod cut;
 mod postgres;
 mod sqlite;
 mod swarm;
