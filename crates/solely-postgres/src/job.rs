@@ -199,11 +199,13 @@ async fn claim(tx: &Tx<'_>, request: &ClaimRequest) -> Result<ClaimReply, Error>
         return Ok(ClaimReply::Jobs { jobs: Vec::new(), next_due_in: Some(left) });
     }
     let limit = i32::try_from(request.limit).unwrap_or(i32::MAX);
+    // A join, because `id = ANY (…)` may walk the whole key on a table that was never analysed.
     let sql = format!(
         "UPDATE jobs
             SET state = 2, due_at = NULL, process = $4, ends_at = $5, updated_at = $3,
                 fence = fence + 1, attempts = attempts + 1, again = false
-          WHERE id IN (SELECT solely_due($1, $2, $3))
+           FROM unnest(ARRAY(SELECT solely_due($1, $2, $3))) AS due (due_id)
+          WHERE id = due_id
          RETURNING {JOB_COLUMNS}, fence"
     );
     let ends_at = now.plus(request.lock).as_millis();
@@ -231,8 +233,16 @@ async fn next_due(tx: &Tx<'_>, queue: &str, now: Timestamp) -> Result<Option<Dur
 
 /// Locks the rows of these claims in the order of their ids.
 pub(crate) async fn lock_jobs(tx: &Tx<'_>, claims: &[Claim]) -> Result<(), Error> {
-    let ids: Vec<Uuid> = claims.iter().map(|claim| row::uuid(claim.job.as_bytes())).collect();
-    tx.query("SELECT 1 FROM jobs WHERE id = ANY($1) ORDER BY id FOR UPDATE", &[&ids]).await.map(drop)
+    let mut ids: Vec<Uuid> = claims.iter().map(|claim| row::uuid(claim.job.as_bytes())).collect();
+    ids.sort_unstable();
+    tx.query(
+        "SELECT 1
+           FROM unnest($1::uuid[]) AS wanted (wanted_id)
+          CROSS JOIN LATERAL (SELECT 1 FROM jobs WHERE id = wanted_id FOR UPDATE) AS locked",
+        &[&ids],
+    )
+    .await
+    .map(drop)
 }
 
 async fn renew_one(

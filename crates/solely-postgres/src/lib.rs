@@ -70,8 +70,13 @@ impl PostgresStore {
         let mut config: tokio_postgres::Config = url
             .parse()
             .map_err(|error| StoreError::Unusable(format!("the store's URL cannot be used: {error}")))?;
+        // Every hot statement finds its rows by a key. A plan that was made when a table was small
+        // must not stay when it has grown: statements are planned with the size of the day.
         let timeout_ms = options.statement_timeout.as_millis();
-        config.options(format!("-c statement_timeout={timeout_ms} -c client_min_messages=warning"));
+        config.options(format!(
+            "-c statement_timeout={timeout_ms} -c client_min_messages=warning -c enable_seqscan=off \
+             -c plan_cache_mode=force_custom_plan"
+        ));
         config.connect_timeout(CONNECT_TIMEOUT);
         let recycling = ManagerConfig { recycling_method: RecyclingMethod::Fast };
         let pool = Pool::builder(Manager::from_config(config, NoTls, recycling))

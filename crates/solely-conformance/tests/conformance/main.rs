@@ -2,6 +2,7 @@
 
 mod crash;
 mod cut;
+mod growth;
 mod postgres;
 mod sqlite;
 mod swarm;
