@@ -27,7 +27,7 @@ async fn main() -> Result<()> {
     match mode.as_str() {
         "work" => work(open(url).await?, Duration::from_secs(120), Arc::new(Pages)).await,
         "brief" => work(open(url).await?, Duration::from_secs(1), Arc::new(Pages)).await,
-        "stall" => work(open(url).await?, Duration::from_millis(500), Arc::new(Stalls)).await,
+        "stall" => work(open(url).await?, Duration::from_secs(2), Arc::new(Stalls)).await,
         "enqueue" => {
             let count = rest.first().context("how many")?.parse()?;
             enqueue(&Arc::new(open_sqlite(url)?), count).await
@@ -78,8 +78,8 @@ async fn work(store: Arc<dyn Store>, lock: Duration, handler: Arc<dyn Handler>) 
     Ok(())
 }
 
-/// Says that it begins, then blocks its thread, as a process that is paused does: long enough
-/// for the test to stop the process in the middle of a delivery.
+/// Says that it begins, and goes on with its first delivery when it is told to: the test stops
+/// the process in the middle of it.
 struct Stalls;
 
 #[async_trait]
@@ -87,7 +87,8 @@ impl Handler for Stalls {
     async fn handle(&self, delivery: &Delivery) -> Result<Done, Failure> {
         say(&format!("begun {}", delivery.job.attempts));
         if delivery.job.attempts == 1 {
-            tokio::time::sleep(Duration::from_millis(300)).await;
+            let told = tokio::task::spawn_blocking(|| std::io::stdin().read_line(&mut String::new())).await;
+            told.expect("waits").expect("is told");
         }
         say(&format!("ended {}", delivery.job.attempts));
         Pages.handle(delivery).await

@@ -1,7 +1,7 @@
 //! Processes that are killed: every page exactly once, every acknowledged job there.
 
 use std::collections::HashSet;
-use std::io::{BufRead as _, BufReader};
+use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -193,7 +193,8 @@ async fn a_process_paused_beyond_its_lock_settles_nothing() {
     let site = Site::new();
     let run = Run { id: "run-0".to_owned(), partitions: 1, records: 3, limit: 5 };
     site.begin(&run).await;
-    let mut child = site.subject("stall").stdout(Stdio::piped()).spawn().expect("starts");
+    let mut stall = site.subject("stall");
+    let mut child = stall.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("starts");
     let mut said = BufReader::new(child.stdout.take().expect("piped")).lines();
     let begun = said.next().expect("a line").expect("readable");
     assert_eq!(begun, "begun 1");
@@ -201,6 +202,7 @@ async fn a_process_paused_beyond_its_lock_settles_nothing() {
     kill(pid, Signal::SIGSTOP).expect("stops");
     let locked_until = until_past_the_lock(&site).await;
     kill(pid, Signal::SIGCONT).expect("goes on");
+    child.stdin.take().expect("piped").write_all(b"go on\n").expect("is told");
     assert!(finish(&mut child));
     let rest: Vec<String> = said.map(|line| line.expect("readable")).collect();
     assert!(rest.contains(&"begun 2".to_owned()), "delivered again: {rest:?}");
@@ -210,16 +212,14 @@ async fn a_process_paused_beyond_its_lock_settles_nothing() {
     assert!(item.attempts >= 2 && item.updated_at > locked_until, "{item:?}");
 }
 
-/// Waits until the clock has passed the lock of the one running job.
+/// Waits until the clock has passed the lock of the one running job, and also the lock of a
+/// renewal that the process had in hand when it was stopped. Only reads: the process may have
+/// been stopped while it held the store's write lock.
 async fn until_past_the_lock(site: &Site) -> solely_core::Timestamp {
-    let tool = site.tool();
-    let filter = || solely_core::queue::JobFilter {
-        state: Some(solely_core::job::JobState::Running),
-        limit: 1,
-        ..Default::default()
-    };
-    let until = tool.jobs(filter()).await.expect("lists")[0].locked_until.expect("locked");
-    while solely_core::Clock::system().now() <= until.plus(Duration::from_millis(200)) {
+    let running = "SELECT ends_at FROM jobs WHERE state = 2";
+    let until = Sql(&site.file()).number(running).await.expect("one job runs");
+    let until = solely_core::Timestamp::from_millis(until);
+    while solely_core::Clock::system().now() <= until.plus(Duration::from_millis(2_200)) {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     until
