@@ -2,7 +2,7 @@
 
 use async_trait::async_trait;
 use solely_core::cache::{Age, CacheStore, Entry, EntryKey, Overwrite, Put, PutEntry};
-use solely_core::clock::Timestamp;
+use solely_core::clock::{Timestamp, millis};
 use solely_core::{Json, StoreError};
 use tokio_postgres::Error;
 
@@ -25,7 +25,7 @@ impl CacheStore for PostgresStore {
                                        WHERE entries.space = wanted.space AND entries.key = wanted.key
                                        LIMIT 1) AS found
                   WHERE keep_until > now_ms",
-                &[&spaces, &names, &self.clock.offset_ms()],
+                &[&spaces, &names, &self.work.clock.offset_ms()],
             )
             .await?;
         let mut entries: Vec<Option<Entry>> = vec![None; keys.len()];
@@ -37,7 +37,7 @@ impl CacheStore for PostgresStore {
     }
 
     async fn put_entries(&self, entries: Vec<PutEntry>) -> Result<Vec<Put>, StoreError> {
-        transact!(self, |tx| async {
+        transact!(self.work, |tx| async {
             let now = tx.now().await?;
             put_all(tx, &entries, now).await
         }
@@ -45,7 +45,7 @@ impl CacheStore for PostgresStore {
     }
 
     async fn forget_entry(&self, key: EntryKey) -> Result<bool, StoreError> {
-        transact!(self, |tx| async {
+        transact!(self.work, |tx| async {
             let forgotten = tx
                 .execute("DELETE FROM entries WHERE space = $1 AND key = $2", &[&key.space, &key.key])
                 .await?;
@@ -80,47 +80,32 @@ fn entry(key: EntryKey, found: &tokio_postgres::Row) -> Entry {
 pub(crate) async fn put_all(tx: &Tx<'_>, entries: &[PutEntry], now: Timestamp) -> Result<Vec<Put>, Error> {
     let mut order: Vec<usize> = (0..entries.len()).collect();
     order.sort_by(|&a, &b| (&entries[a].key, a).cmp(&(&entries[b].key, b)));
-    let mut outcomes = vec![Put::Outdated { version: 0 }; entries.len()];
-    for place in order {
-        outcomes[place] = put(tx, &entries[place], now).await?;
-    }
-    Ok(outcomes)
-}
-
-/// Writes one entry, if its version allows.
-async fn put(tx: &Tx<'_>, entry: &PutEntry, now: Timestamp) -> Result<Put, Error> {
-    let version = match entry.overwrite {
+    let column = |of: fn(&PutEntry) -> &str| order.iter().map(|&n| of(&entries[n])).collect::<Vec<&str>>();
+    let number = |of: fn(&PutEntry) -> i64| order.iter().map(|&n| of(&entries[n])).collect::<Vec<i64>>();
+    let version = |entry: &PutEntry| match entry.overwrite {
         Overwrite::Always => None,
         Overwrite::Above(version) => Some(signed(version)),
     };
-    let ends = |life| now.plus(life).as_millis();
-    let stored = tx
-        .optional(
-            "INSERT INTO entries (space, key, value, version, updated_at, fresh_until, stale_until, keep_until)
-             VALUES ($1, $2, $3, coalesce($4::bigint, 1), $5, $6, $7, $8)
-             ON CONFLICT (space, key) DO UPDATE
-                SET value = excluded.value, version = coalesce($4::bigint, entries.version + 1),
-                    updated_at = excluded.updated_at, fresh_until = excluded.fresh_until,
-                    stale_until = excluded.stale_until, keep_until = excluded.keep_until
-              WHERE $4::bigint IS NULL OR $4::bigint > entries.version
-             RETURNING version",
+    let rows = tx
+        .query(
+            "SELECT * FROM solely_put_entries($1, $2, $3, $4, $5, $6, $7, $8)",
             &[
-                &entry.key.space,
-                &entry.key.key,
-                &entry.value.as_str(),
-                &version,
+                &column(|entry| &entry.key.space),
+                &column(|entry| &entry.key.key),
+                &column(|entry| entry.value.as_str()),
+                &order.iter().map(|&n| version(&entries[n])).collect::<Vec<Option<i64>>>(),
+                &number(|entry| millis(entry.lifetimes.fresh)),
+                &number(|entry| millis(entry.lifetimes.stale)),
+                &number(|entry| millis(entry.lifetimes.keep)),
                 &now.as_millis(),
-                &ends(entry.lifetimes.fresh),
-                &ends(entry.lifetimes.stale),
-                &ends(entry.lifetimes.keep),
             ],
         )
         .await?;
-    if let Some(stored) = stored {
-        return Ok(Put::Stored { version: row::unsigned(&stored, 0) });
+    let mut outcomes = vec![Put::Outdated { version: 0 }; entries.len()];
+    for row in &rows {
+        let version = row::unsigned(row, 2);
+        let outcome = if row.get(1) { Put::Stored { version } } else { Put::Outdated { version } };
+        outcomes[order[row::place(row, 0)]] = outcome;
     }
-    let newer = tx
-        .one("SELECT version FROM entries WHERE space = $1 AND key = $2", &[&entry.key.space, &entry.key.key])
-        .await?;
-    Ok(Put::Outdated { version: row::unsigned(&newer, 0) })
+    Ok(outcomes)
 }

@@ -1,17 +1,21 @@
 //! What `solely check` verifies, as queries that find what must not be.
 
 use async_trait::async_trait;
+use deadpool_postgres::Object;
 use solely_core::StoreError;
 use solely_core::check::{CheckReport, CheckStore, Violation};
 use tokio_postgres::Error;
 
-use crate::transaction::transact;
-use crate::{PostgresStore, Tx};
+use crate::PostgresStore;
+use crate::error::store_error;
 
 #[async_trait]
 impl CheckStore for PostgresStore {
     async fn check(&self) -> Result<CheckReport, StoreError> {
-        transact!(self, |tx| check(tx).await)
+        let client = self.work.session().await?;
+        let report = check(&client).await.map_err(|error| store_error(&error))?;
+        client.give_back();
+        Ok(report)
     }
 }
 
@@ -87,21 +91,29 @@ const RULES: &[(&str, &str)] = &[
     ),
 ];
 
-async fn check(tx: &Tx<'_>) -> Result<CheckReport, Error> {
-    // One snapshot: what is read later is of the same moment.
-    tx.batch("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY").await?;
+async fn check(client: &Object) -> Result<CheckReport, Error> {
+    // One snapshot: what is read later is of the same moment. Whole tables are read here, so the
+    // planner may go about it as it likes.
+    client.batch_execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY").await?;
+    client
+        .batch_execute(&PLANNING_OF_WHOLE_TABLES.map(|way| format!("SET LOCAL {way} = on")).join(";"))
+        .await?;
     let mut report = CheckReport::default();
     for (what, sql) in COUNTED {
-        let count: i64 = tx.one(sql, &[]).await?.get(0);
+        let count: i64 = client.query_one(*sql, &[]).await?.get(0);
         report.counted.push(((*what).to_owned(), u64::try_from(count).unwrap_or(0)));
     }
     for (rule, sql) in RULES {
-        let rows = tx.query(&format!("{sql} LIMIT {}", CheckReport::VIOLATIONS_MAX), &[]).await?;
+        let rows = client.query(&format!("{sql} LIMIT {}", CheckReport::VIOLATIONS_MAX), &[]).await?;
         report.violations.extend(rows.iter().map(|row| Violation {
             rule: (*rule).to_owned(),
             subject: row.get(0),
             message: row.get(1),
         }));
     }
+    client.batch_execute("COMMIT").await?;
     Ok(report)
 }
+
+const PLANNING_OF_WHOLE_TABLES: [&str; 5] =
+    ["enable_seqscan", "enable_bitmapscan", "enable_hashjoin", "enable_mergejoin", "enable_material"];

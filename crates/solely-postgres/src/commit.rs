@@ -1,19 +1,22 @@
 //! Settlement: the fence first, then the effect, the jobs that follow, the events.
 //!
-//! The commits of one call share a transaction; each has a savepoint, so it is all or nothing
-//! and judged by itself. The jobs' rows are locked first, in order, and only then is the clock
-//! looked at: a settlement that waited for a lock is judged by the time after the wait.
+//! The commits of one call share a transaction. Verdicts are passed first, by one statement that
+//! locks the jobs' rows and only then looks at the clock: a settlement that waited for a lock is
+//! judged by the time after the wait. Nothing else is sent before it is known which claims were
+//! the jobs' own. Should any effect be refused, the transaction is rolled back and each commit is
+//! run in one of its own, so each is all or nothing and judged by itself.
 
+use futures::future::try_join_all;
 use solely_core::cache::Put;
-use solely_core::clock::Timestamp;
+use solely_core::clock::{Timestamp, millis};
 use solely_core::commit::{Commit, Effect, Settled, Verdict};
-use solely_core::fault::{self, Guards};
+use solely_core::event::NewEvent;
+use solely_core::fault;
 use solely_core::job::{Claim, NewJob, OnRunning, Window};
 use solely_core::{JobId, Json, StoreError};
-use tokio_postgres::Error;
+use tokio_postgres::{Error, Row};
 
-use crate::error::{is_collision, store_error};
-use crate::row::{self, signed};
+use crate::row;
 use crate::transaction::transact;
 use crate::{PostgresStore, Tx, cache, event, feed, job};
 
@@ -25,14 +28,24 @@ impl PostgresStore {
         if !self.guards.page_transaction {
             self.apply_effects_apart(&mut commits).await?;
         }
-        let claims: Vec<Claim> = commits.iter().map(|commit| commit.claim).collect();
-        let settled = transact!(self, |tx| async {
-            job::lock_jobs(tx, &claims).await?;
-            let now = tx.now().await?;
-            let mut outcomes = Vec::with_capacity(commits.len());
-            for commit in &commits {
-                outcomes.push(settle_apart(tx, commit, now, self.guards).await?);
+        match self.settle_together(&commits).await {
+            Ok(outcomes) => Ok(outcomes.into_iter().map(Ok).collect()),
+            Err(StoreError::Refused(_)) if commits.len() > 1 => {
+                let mut outcomes = Vec::with_capacity(commits.len());
+                for commit in &commits {
+                    outcomes.push(self.settle_alone(commit).await);
+                }
+                Ok(outcomes)
             }
+            Err(refused @ StoreError::Refused(_)) => Ok(vec![Err(refused)]),
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn settle_together(&self, commits: &[Commit]) -> Result<Vec<Settled>, StoreError> {
+        let fence_holds = self.guards.fence;
+        let settled = transact!(self.work, |tx| async {
+            let outcomes = settle(tx, commits, fence_holds).await?;
             fault::point("settle.commit");
             Ok(outcomes)
         }
@@ -41,18 +54,23 @@ impl PostgresStore {
         settled
     }
 
+    async fn settle_alone(&self, commit: &Commit) -> Result<Settled, StoreError> {
+        let outcomes = self.settle_together(std::slice::from_ref(commit)).await?;
+        Ok(outcomes.into_iter().next().unwrap_or(Settled::Stale))
+    }
+
     /// What solely never does unless a fault test opens the guard: the effect in one
     /// transaction, the completion and the next job in another.
     async fn apply_effects_apart(&self, commits: &mut [Commit]) -> Result<(), StoreError> {
         for commit in commits {
             let effect = std::mem::take(&mut commit.effect);
-            let applied = transact!(self, |tx| async {
+            let applied: Result<bool, StoreError> = transact!(self.work, |tx| async {
                 let now = tx.now().await?;
                 apply(tx, &effect, now).await
             }
-            .await)?;
+            .await);
             fault::point("settle.committed");
-            if !applied {
+            if !applied? {
                 commit.next_jobs.clear();
                 commit.events.clear();
             }
@@ -61,153 +79,79 @@ impl PostgresStore {
     }
 }
 
-/// One commit in a savepoint of its own. `Err` only for what concerns the whole transaction.
-async fn settle_apart(
-    tx: &mut Tx<'_>,
-    commit: &Commit,
-    now: Timestamp,
-    guards: Guards,
-) -> Result<Result<Settled, StoreError>, Error> {
-    let part = tx.savepoint().await?;
-    match settle(&part, commit, now, guards).await {
-        Ok(settled) => {
-            part.keep().await?;
-            Ok(Ok(settled))
-        }
-        Err(error) if is_collision(&error) || error.code().is_none() => Err(error),
-        Err(error) => {
-            part.undo().await?;
-            Ok(Err(store_error(&error)))
-        }
-    }
-}
-
-async fn settle(tx: &Tx<'_>, commit: &Commit, now: Timestamp, guards: Guards) -> Result<Settled, Error> {
+async fn settle(tx: &Tx<'_>, commits: &[Commit], fence_holds: bool) -> Result<Vec<Settled>, Error> {
     fault::point("settle.begin");
-    let Some(run_again) = look_at_claim(tx, commit.claim, now, guards).await? else {
-        return Ok(Settled::Stale);
-    };
-    pass_verdict(tx, commit, run_again, now).await?;
+    let (owned, now) = pass_verdicts(tx, commits, fence_holds).await?;
     fault::point("settle.fenced");
-    if run_again && matches!(commit.verdict, Verdict::Dead { .. }) {
-        succeed_the_dead(tx, commit.claim.job, now).await?;
+    let mut outcomes = vec![Settled::Stale; commits.len()];
+    for owned in owned.iter().filter(|owned| owned.triggered) {
+        succeed_the_dead(tx, commits[owned.place].claim.job, now).await?;
     }
-    let applied = apply(tx, &commit.effect, now).await?;
+    // One after the other, in the order given, but without waiting for each answer.
+    let applied =
+        try_join_all(owned.iter().map(|owned| apply(tx, &commits[owned.place].effect, now))).await?;
     fault::point("settle.effect");
-    if applied {
-        job::enqueue_all(tx, &commit.next_jobs, now).await?;
+    let (mut next_jobs, mut events): (Vec<&NewJob>, Vec<NewEvent>) = (Vec::new(), Vec::new());
+    for (owned, applied) in owned.iter().zip(applied) {
+        let commit = &commits[owned.place];
+        if applied {
+            next_jobs.extend(&commit.next_jobs);
+            events.extend_from_slice(&commit.events);
+            outcomes[owned.place] = Settled::Applied;
+        } else {
+            events.extend_from_slice(&commit.otherwise);
+            outcomes[owned.place] = Settled::Skipped;
+        }
+    }
+    if !next_jobs.is_empty() {
+        job::enqueue_all(tx, &next_jobs, Some(now)).await?;
         fault::point("settle.next");
     }
-    event::insert(tx, if applied { &commit.events } else { &commit.otherwise }, now).await?;
-    Ok(if applied { Settled::Applied } else { Settled::Skipped })
+    event::insert(tx, &events, now).await?;
+    Ok(outcomes)
 }
 
-/// None if the claim is not the job's any more; else whether a trigger came while it ran.
-async fn look_at_claim(
+/// A commit whose claim is the job's own.
+struct Owned {
+    /// Which of the commits.
+    place: usize,
+    /// The job is dead, and a trigger came while it ran.
+    triggered: bool,
+}
+
+async fn pass_verdicts(
     tx: &Tx<'_>,
-    claim: Claim,
-    now: Timestamp,
-    guards: Guards,
-) -> Result<Option<bool>, Error> {
-    let found = tx
-        .optional(
-            "SELECT again
-               FROM jobs
-              WHERE id = $1 AND (fence = $2 AND state = 2 AND ends_at > $3 OR NOT $4)
-                FOR UPDATE",
-            &[&row::uuid(claim.job.as_bytes()), &signed(claim.fence), &now.as_millis(), &guards.fence],
+    commits: &[Commit],
+    fence_holds: bool,
+) -> Result<(Vec<Owned>, Timestamp), Error> {
+    let claims: Vec<Claim> = commits.iter().map(|commit| commit.claim).collect();
+    let (order, ids, fences) = job::in_order(&claims);
+    let mut verdicts: Vec<i16> = Vec::with_capacity(order.len());
+    let mut delays: Vec<Option<i64>> = Vec::with_capacity(order.len());
+    let mut errors: Vec<Option<&str>> = Vec::with_capacity(order.len());
+    for &place in &order {
+        let (verdict, delay, error) = match &commits[place].verdict {
+            Verdict::Complete => (0, None, None),
+            Verdict::Retry { delay, error } => (1, Some(millis(*delay)), Some(error.as_str())),
+            Verdict::Postpone { delay, error } => (2, Some(millis(*delay)), Some(error.as_str())),
+            Verdict::Release => (3, None, None),
+            Verdict::Dead { error } => (4, None, Some(error.as_str())),
+        };
+        verdicts.push(verdict);
+        delays.push(delay);
+        errors.push(error);
+    }
+    let rows = tx
+        .query(
+            "SELECT * FROM solely_settle($1, $2, $3, $4, $5, $6, $7)",
+            &[&ids, &fences, &verdicts, &delays, &errors, &tx.offset_ms(), &fence_holds],
         )
         .await?;
-    Ok(found.map(|found| found.get(0)))
-}
-
-async fn pass_verdict(tx: &Tx<'_>, commit: &Commit, run_again: bool, now: Timestamp) -> Result<(), Error> {
-    let job = commit.claim.job;
-    match &commit.verdict {
-        Verdict::Complete if run_again => run_once_more(tx, job, now).await,
-        Verdict::Complete => complete(tx, job, now).await,
-        Verdict::Retry { delay, error } => {
-            let due_at = Some(now.plus(*delay));
-            put_back(tx, job, now, &PutBack { state: 1, due_at, attempt_back: 0, error: Some(error) }).await
-        }
-        Verdict::Postpone { delay, error } => {
-            let due_at = Some(now.plus(*delay));
-            put_back(tx, job, now, &PutBack { state: 1, due_at, attempt_back: 1, error: Some(error) }).await
-        }
-        Verdict::Release => {
-            put_back(tx, job, now, &PutBack { state: 0, due_at: None, attempt_back: 1, error: None }).await
-        }
-        Verdict::Dead { error } => bury(tx, job, error, now).await,
-    }
-}
-
-/// Done. The payload is not needed any more, and may hold a secret.
-async fn complete(tx: &Tx<'_>, job: JobId, now: Timestamp) -> Result<(), Error> {
-    tx.execute(
-        "UPDATE jobs
-            SET state = 3, due_at = NULL, ends_at = $2, updated_at = $2, payload = '{}', error = NULL,
-                process = NULL
-          WHERE id = $1",
-        &[&row::uuid(job.as_bytes()), &now.as_millis()],
-    )
-    .await
-    .map(drop)
-}
-
-/// Done, but a trigger came while it ran: as if it had been made anew.
-async fn run_once_more(tx: &Tx<'_>, job: JobId, now: Timestamp) -> Result<(), Error> {
-    tx.execute(
-        "UPDATE jobs
-            SET state = 0, run_at = $2, due_at = $2, updated_at = $2, attempts = 0, again = false,
-                error = NULL, process = NULL, ends_at = NULL
-          WHERE id = $1",
-        &[&row::uuid(job.as_bytes()), &now.as_millis()],
-    )
-    .await
-    .map(drop)
-}
-
-struct PutBack<'a> {
-    state: i16,
-    /// None: where it was.
-    due_at: Option<Timestamp>,
-    /// Attempts given back.
-    attempt_back: i32,
-    error: Option<&'a str>,
-}
-
-/// Back into the queue. A trigger that came meanwhile is served by the next delivery.
-async fn put_back(tx: &Tx<'_>, job: JobId, now: Timestamp, back: &PutBack<'_>) -> Result<(), Error> {
-    tx.execute(
-        "UPDATE jobs
-            SET state = $3, due_at = coalesce($4, run_at), run_at = coalesce($4, run_at),
-                attempts = greatest(attempts - $5, 0), error = coalesce($6, error), ends_at = NULL,
-                again = false, process = NULL, updated_at = $2
-          WHERE id = $1",
-        &[
-            &row::uuid(job.as_bytes()),
-            &now.as_millis(),
-            &back.state,
-            &back.due_at.map(Timestamp::as_millis),
-            &back.attempt_back,
-            &back.error,
-        ],
-    )
-    .await
-    .map(drop)
-}
-
-/// Dead, with its payload kept for a redrive.
-async fn bury(tx: &Tx<'_>, job: JobId, error: &str, now: Timestamp) -> Result<(), Error> {
-    tx.execute(
-        "UPDATE jobs
-            SET state = 4, due_at = NULL, ends_at = $2, updated_at = $2, error = $3, again = false,
-                process = NULL
-          WHERE id = $1",
-        &[&row::uuid(job.as_bytes()), &now.as_millis(), &error],
-    )
-    .await
-    .map(drop)
+    let now = rows.first().map_or(Timestamp::from_millis(0), |row| row::time(row, 2));
+    let owned = |row: &Row| Owned { place: order[row::place(row, 0)], triggered: row.get(1) };
+    let mut owned: Vec<Owned> = rows.iter().map(owned).collect();
+    owned.sort_unstable_by_key(|owned| owned.place);
+    Ok((owned, now))
 }
 
 /// A trigger that came while the job died is not lost with it: a new job carries it.
@@ -232,7 +176,7 @@ async fn succeed_the_dead(tx: &Tx<'_>, dead: JobId, now: Timestamp) -> Result<()
         on_running: OnRunning::RunAgain,
         trace: found.get(7),
     };
-    job::enqueue_all(tx, &[successor], now).await.map(drop)
+    job::enqueue_all(tx, &[&successor], Some(now)).await.map(drop)
 }
 
 /// Applies an effect. False if its condition does not hold; nothing of it was then written.

@@ -1,6 +1,5 @@
 //! PostgreSQL's errors, named by what the caller can do next.
 
-use deadpool_postgres::PoolError;
 use solely_core::StoreError;
 use tokio_postgres::Error;
 use tokio_postgres::error::SqlState;
@@ -16,20 +15,18 @@ pub(crate) fn store_error(error: &Error) -> StoreError {
 }
 
 fn is_passing(code: &SqlState) -> bool {
-    // Connection trouble, resources, shutdown, timeouts: classes 08, 53, 57.
-    ["08", "53", "57", "40"].iter().any(|class| code.code().starts_with(class))
+    // Connection trouble, collisions, resources, shutdown, timeouts.
+    ["08", "40", "53", "57"].iter().any(|class| code.code().starts_with(class))
+}
+
+/// Whether the server ends this connection, or takes none yet.
+pub(crate) fn is_shutdown(error: &Error) -> bool {
+    let ends = [SqlState::ADMIN_SHUTDOWN, SqlState::CRASH_SHUTDOWN, SqlState::CANNOT_CONNECT_NOW];
+    error.code().is_some_and(|code| ends.contains(code))
 }
 
 /// Whether the transaction may simply be run again.
 pub(crate) fn is_collision(error: &Error) -> bool {
     let collisions = [SqlState::T_R_DEADLOCK_DETECTED, SqlState::T_R_SERIALIZATION_FAILURE];
     error.code().is_some_and(|code| collisions.contains(code))
-}
-
-pub(crate) fn pool_error(error: &PoolError) -> StoreError {
-    match error {
-        PoolError::Backend(error) => store_error(error),
-        PoolError::Timeout(_) => StoreError::Overloaded,
-        other => StoreError::Unavailable(other.to_string()),
-    }
 }

@@ -13,7 +13,7 @@ use crate::{PostgresStore, Tx};
 #[async_trait]
 impl EventStore for PostgresStore {
     async fn append(&self, events: Vec<NewEvent>) -> Result<(), StoreError> {
-        transact!(self, |tx| async {
+        transact!(self.work, |tx| async {
             let now = tx.now().await?;
             insert(tx, &events, now).await
         }

@@ -7,42 +7,31 @@ use solely_core::clock::{Timestamp, millis};
 use solely_core::commit::{Commit, Settled};
 use solely_core::event::NewEvent;
 use solely_core::job::{
-    Claim, ClaimReply, ClaimRequest, Claimed, Enqueued, Job, JobState, JobStore, NewJob, OnRunning, Renewed,
+    Claim, ClaimReply, ClaimRequest, Claimed, Enqueued, Job, JobStore, NewJob, OnRunning, Renewed,
     RescueRequest, Rescued, ReviveRequest, Revived, Window,
 };
 use solely_core::{JobId, Json, StoreError, fault, limits};
-use tokio_postgres::Error;
+use tokio_postgres::{Error, Row};
 use uuid::Uuid;
 
+use crate::batch::Together;
+use crate::connection::Connections;
 use crate::row::{self, JOB_COLUMNS, signed};
-use crate::transaction::transact;
+use crate::transaction::{Values, transact};
 use crate::{PostgresStore, Tx, event};
 
 #[async_trait]
 impl JobStore for PostgresStore {
     async fn enqueue(&self, jobs: Vec<NewJob>) -> Result<Vec<Enqueued>, StoreError> {
-        transact!(self, |tx| async {
-            let now = tx.now().await?;
-            enqueue_all(tx, &jobs, now).await
-        }
-        .await)
+        self.enqueues.submit(jobs).await
     }
 
     async fn claim(&self, request: ClaimRequest) -> Result<ClaimReply, StoreError> {
-        transact!(self, |tx| claim(tx, &request).await)
+        transact!(self.work, |tx| claim(tx, &request).await)
     }
 
     async fn renew(&self, claims: Vec<Claim>, lock: Duration) -> Result<Vec<Renewed>, StoreError> {
-        transact!(self, |tx| async {
-            lock_jobs(tx, &claims).await?;
-            let now = tx.now().await?;
-            let mut renewed = Vec::with_capacity(claims.len());
-            for claim in &claims {
-                renewed.push(renew_one(tx, *claim, lock, now, self.guards.fence).await?);
-            }
-            Ok(renewed)
-        }
-        .await)
+        transact!(self.work, |tx| renew(tx, &claims, lock, self.guards.fence).await)
     }
 
     async fn settle(&self, commits: Vec<Commit>) -> Result<Vec<Result<Settled, StoreError>>, StoreError> {
@@ -50,15 +39,15 @@ impl JobStore for PostgresStore {
     }
 
     async fn rescue(&self, request: RescueRequest) -> Result<Rescued, StoreError> {
-        transact!(self, |tx| rescue(tx, &request).await)
+        transact!(self.work, |tx| rescue(tx, &request).await)
     }
 
     async fn revive(&self, request: ReviveRequest) -> Result<Vec<Revived>, StoreError> {
-        transact!(self, |tx| revive(tx, &request).await)
+        transact!(self.work, |tx| revive(tx, &request).await)
     }
 
     async fn cancel(&self, queue: String, keys: Vec<String>) -> Result<Vec<JobId>, StoreError> {
-        transact!(self, |tx| async {
+        transact!(self.work, |tx| async {
             let now = tx.now().await?;
             let mut closed = Vec::new();
             for key in &keys {
@@ -70,204 +59,132 @@ impl JobStore for PostgresStore {
     }
 }
 
-/// Makes jobs in the order of their keys, so that two batches cannot wait for each other, and
-/// answers in the order given.
+/// The enqueues of many callers, as one transaction.
+pub(crate) struct Enqueues(pub(crate) Connections);
+
+#[async_trait]
+impl Together for Enqueues {
+    type Request = Vec<NewJob>;
+    type Answer = Vec<Enqueued>;
+
+    fn weight(jobs: &Vec<NewJob>) -> usize {
+        jobs.len()
+    }
+
+    async fn run(&self, calls: &[Vec<NewJob>]) -> Result<Vec<Vec<Enqueued>>, StoreError> {
+        let jobs: Vec<&NewJob> = calls.iter().flatten().collect();
+        let outcomes: Result<Vec<Enqueued>, StoreError> =
+            transact!(self.0, |tx| enqueue_all(tx, &jobs, None).await);
+        let mut outcomes = outcomes?.into_iter();
+        Ok(calls.iter().map(|call| outcomes.by_ref().take(call.len()).collect()).collect())
+    }
+}
+
+/// Makes jobs, and answers in the order given. The time is the store's own if none is given.
 pub(crate) async fn enqueue_all(
     tx: &Tx<'_>,
-    jobs: &[NewJob],
-    now: Timestamp,
+    jobs: &[&NewJob],
+    now: Option<Timestamp>,
 ) -> Result<Vec<Enqueued>, Error> {
     let mut order: Vec<usize> = (0..jobs.len()).collect();
     order.sort_by(|&a, &b| (&jobs[a].queue, &jobs[a].key, a).cmp(&(&jobs[b].queue, &jobs[b].key, b)));
+    let column = |of: fn(&NewJob) -> &str| order.iter().map(|&n| of(jobs[n])).collect::<Vec<&str>>();
+    let number = |of: fn(&NewJob) -> i64| order.iter().map(|&n| of(jobs[n])).collect::<Vec<i64>>();
+    let flag = |of: fn(&NewJob) -> bool| order.iter().map(|&n| of(jobs[n])).collect::<Vec<bool>>();
+    let window = |job: &NewJob| match job.window {
+        Window::Check(window) | Window::Pass(window) => Some(millis(window)),
+        Window::Off => None,
+    };
+    let most = |job: &NewJob| i32::try_from(job.max_attempts).unwrap_or(i32::MAX);
+    let rows = tx
+        .query(
+            "SELECT * FROM solely_enqueue($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13,
+                                          coalesce($14::bigint, solely_now($15)))",
+            &[
+                &order.iter().map(|&n| row::uuid(jobs[n].id.as_bytes())).collect::<Vec<Uuid>>(),
+                &column(|job| &job.queue),
+                &column(|job| &job.kind),
+                &column(|job| &job.key),
+                &order.iter().map(|&n| i16::from(jobs[n].priority)).collect::<Vec<i16>>(),
+                &number(|job| millis(job.delay)),
+                &order.iter().map(|&n| most(jobs[n])).collect::<Vec<i32>>(),
+                &column(|job| job.payload.as_str()),
+                &column(|job| job.attributes.as_str()),
+                &order.iter().map(|&n| jobs[n].trace.as_deref()).collect::<Vec<Option<&str>>>(),
+                &order.iter().map(|&n| window(jobs[n])).collect::<Vec<Option<i64>>>(),
+                &flag(|job| matches!(job.window, Window::Check(_))),
+                &flag(|job| job.on_running == OnRunning::RunAgain),
+                &now.map(Timestamp::as_millis),
+                &tx.offset_ms(),
+            ],
+        )
+        .await?;
     let mut outcomes = vec![Enqueued::Created; jobs.len()];
-    for place in order {
-        outcomes[place] = enqueue_one(tx, &jobs[place], now).await?;
+    for found in &rows {
+        outcomes[order[row::place(found, 0)]] = not_made(found);
     }
     Ok(outcomes)
 }
 
-/// Makes one job, or says which one is in its way.
-///
-/// The insert waits for a racing one to commit or not; if the job that was in the way has ended
-/// by the time it is looked for, the insert is tried again: never no job at all.
-async fn enqueue_one(tx: &Tx<'_>, job: &NewJob, now: Timestamp) -> Result<Enqueued, Error> {
-    if let Window::Check(_) = job.window
-        && let Some((of, until)) = sent_before(tx, job, now).await?
-    {
-        return Ok(match live_duplicate(tx, job, now).await? {
-            Some(duplicate) => duplicate,
-            None => Enqueued::InWindow { of, until },
-        });
+/// Why a job was not made, from a row of `solely_enqueue`.
+fn not_made(found: &Row) -> Enqueued {
+    let (of, until) = (row::job_id(found, 2), found.get::<_, Option<i64>>(4).map(Timestamp::from_millis));
+    match found.get::<_, i16>(1) {
+        1 => Enqueued::Again { of },
+        2 => Enqueued::Duplicate { of, state: row::state(found, 3), until },
+        _ => Enqueued::InWindow { of, until: until.expect("a window has an end") },
     }
-    while !insert(tx, job, now).await? {
-        if let Some(duplicate) = live_duplicate(tx, job, now).await? {
-            return Ok(duplicate);
-        }
-    }
-    if let Window::Check(window) | Window::Pass(window) = job.window {
-        remember(tx, job, now.plus(window)).await?;
-    }
-    Ok(Enqueued::Created)
 }
 
-/// False if a live job has the key.
-async fn insert(tx: &Tx<'_>, job: &NewJob, now: Timestamp) -> Result<bool, Error> {
-    let inserted = tx
-        .execute(
-            "INSERT INTO jobs (id, queue, kind, key, state, priority, run_at, due_at, max_attempts,
-                               payload, attributes, trace, created_at, updated_at)
-             VALUES ($1, $2, $3, $4, 0, $5, $6, $6, $7, $8, $9, $10, $11, $11)
-             ON CONFLICT (key, queue) WHERE state <= 2 DO NOTHING",
-            &[
-                &row::uuid(job.id.as_bytes()),
-                &job.queue,
-                &job.kind,
-                &job.key,
-                &i16::from(job.priority),
-                &now.plus(job.delay).as_millis(),
-                &i32::try_from(job.max_attempts).unwrap_or(i32::MAX),
-                &job.payload.as_str(),
-                &job.attributes.as_str(),
-                &job.trace,
-                &now.as_millis(),
-            ],
-        )
-        .await?;
-    Ok(inserted == 1)
-}
-
-/// The live job of the key, marked to run again if it is running and that is asked for.
-async fn live_duplicate(tx: &Tx<'_>, job: &NewJob, now: Timestamp) -> Result<Option<Enqueued>, Error> {
-    let found = tx
-        .optional(
-            "SELECT id, state, CASE WHEN state = 2 THEN ends_at END
-               FROM jobs
-              WHERE queue = $1 AND key = $2 AND state <= 2
-                FOR UPDATE",
-            &[&job.queue, &job.key],
-        )
-        .await?;
-    let Some(found) = found else { return Ok(None) };
-    let (of, state) = (row::job_id(&found, 0), row::state(&found, 1));
-    if state == JobState::Running && job.on_running == OnRunning::RunAgain {
-        tx.execute(
-            "UPDATE jobs SET again = true, payload = $2, updated_at = $3 WHERE id = $1",
-            &[&row::uuid(of.as_bytes()), &job.payload.as_str(), &now.as_millis()],
-        )
-        .await?;
-        return Ok(Some(Enqueued::Again { of }));
-    }
-    let until = found.get::<_, Option<i64>>(2).map(Timestamp::from_millis);
-    Ok(Some(Enqueued::Duplicate { of, state, until }))
-}
-
-async fn sent_before(tx: &Tx<'_>, job: &NewJob, now: Timestamp) -> Result<Option<(JobId, Timestamp)>, Error> {
-    let found = tx
-        .optional(
-            "SELECT job, until FROM sent_keys WHERE queue = $1 AND key = $2 AND until > $3",
-            &[&job.queue, &job.key, &now.as_millis()],
-        )
-        .await?;
-    Ok(found.map(|found| (row::job_id(&found, 0), row::time(&found, 1))))
-}
-
-async fn remember(tx: &Tx<'_>, job: &NewJob, until: Timestamp) -> Result<(), Error> {
-    tx.execute(
-        "INSERT INTO sent_keys (queue, key, job, until) VALUES ($1, $2, $3, $4)
-         ON CONFLICT (queue, key) DO UPDATE SET job = excluded.job, until = excluded.until",
-        &[&job.queue, &job.key, &row::uuid(job.id.as_bytes()), &until.as_millis()],
-    )
-    .await
-    .map(drop)
-}
-
+/// Both statements are sent at once: if there was little to claim, it is known how long to wait.
 async fn claim(tx: &Tx<'_>, request: &ClaimRequest) -> Result<ClaimReply, Error> {
     fault::point("claim.begin");
     let process = row::uuid(request.process.as_bytes());
-    if tx.optional("SELECT 1 FROM processes WHERE id = $1", &[&process]).await?.is_none() {
+    let (limit, lock_ms) = (i32::try_from(request.limit).unwrap_or(i32::MAX), millis(request.lock));
+    let sql = format!("SELECT {JOB_COLUMNS}, fence FROM solely_claim($1, $2, $3, $4, $5)");
+    let values: Values<'_> = &[&process, &request.queue, &limit, &lock_ms, &tx.offset_ms()];
+    let waits: Values<'_> = &[&process, &request.queue, &tx.offset_ms()];
+    let (rows, next) = futures::try_join!(
+        tx.query(&sql, values),
+        tx.one("SELECT alive, wait_ms FROM solely_next_due($1, $2, $3)", waits),
+    )?;
+    if !next.get::<_, bool>(0) {
         return Ok(ClaimReply::NotAlive);
     }
-    let now = tx.now().await?;
-    let paused = tx
-        .optional(
-            "SELECT paused_until FROM queues WHERE name = $1 AND paused_until > $2",
-            &[&request.queue, &now.as_millis()],
-        )
-        .await?;
-    if let Some(paused) = paused {
-        let left = row::time(&paused, 0).since(now);
-        return Ok(ClaimReply::Jobs { jobs: Vec::new(), next_due_in: Some(left) });
-    }
-    let limit = i32::try_from(request.limit).unwrap_or(i32::MAX);
-    // A join, because `id = ANY (…)` may walk the whole key on a table that was never analysed.
-    let sql = format!(
-        "UPDATE jobs
-            SET state = 2, due_at = NULL, process = $4, ends_at = $5, updated_at = $3,
-                fence = fence + 1, attempts = attempts + 1, again = false
-           FROM unnest(ARRAY(SELECT solely_due($1, $2, $3))) AS due (due_id)
-          WHERE id = due_id
-         RETURNING {JOB_COLUMNS}, fence"
-    );
-    let ends_at = now.plus(request.lock).as_millis();
-    let rows = tx.query(&sql, &[&request.queue, &limit, &now.as_millis(), &process, &ends_at]).await?;
     let mut jobs: Vec<Claimed> = rows.iter().map(row::claimed).collect();
     jobs.sort_by_key(|claimed| (claimed.job.priority, claimed.job.run_at, claimed.job.id));
-    let next_due_in =
-        if jobs.len() < request.limit { next_due(tx, &request.queue, now).await? } else { None };
+    let wait = next.get::<_, Option<i64>>(1).and_then(|wait_ms| u64::try_from(wait_ms).ok());
+    let next_due_in = wait.filter(|_| jobs.len() < request.limit).map(Duration::from_millis);
     Ok(ClaimReply::Jobs { jobs, next_due_in })
 }
 
-async fn next_due(tx: &Tx<'_>, queue: &str, now: Timestamp) -> Result<Option<Duration>, Error> {
-    let row = tx
-        .one(
-            "SELECT min(later.due_at)
-               FROM generate_series(0, 9) AS urgency
-              CROSS JOIN LATERAL (SELECT due_at FROM jobs
-                                   WHERE queue = $1 AND priority = urgency AND due_at > $2
-                                   ORDER BY due_at LIMIT 1) AS later",
-            &[&queue, &now.as_millis()],
-        )
-        .await?;
-    Ok(row.get::<_, Option<i64>>(0).map(|at| Timestamp::from_millis(at).since(now)))
+/// Claims in the order of their jobs' ids, in which rows are locked, as columns.
+pub(crate) fn in_order(claims: &[Claim]) -> (Vec<usize>, Vec<Uuid>, Vec<i64>) {
+    let mut order: Vec<usize> = (0..claims.len()).collect();
+    order.sort_by_key(|&n| claims[n].job);
+    let ids = order.iter().map(|&n| row::uuid(claims[n].job.as_bytes())).collect();
+    let fences = order.iter().map(|&n| signed(claims[n].fence)).collect();
+    (order, ids, fences)
 }
 
-/// Locks the rows of these claims in the order of their ids.
-pub(crate) async fn lock_jobs(tx: &Tx<'_>, claims: &[Claim]) -> Result<(), Error> {
-    let mut ids: Vec<Uuid> = claims.iter().map(|claim| row::uuid(claim.job.as_bytes())).collect();
-    ids.sort_unstable();
-    tx.query(
-        "SELECT 1
-           FROM unnest($1::uuid[]) AS wanted (wanted_id)
-          CROSS JOIN LATERAL (SELECT 1 FROM jobs WHERE id = wanted_id FOR UPDATE) AS locked",
-        &[&ids],
-    )
-    .await
-    .map(drop)
-}
-
-async fn renew_one(
+async fn renew(
     tx: &Tx<'_>,
-    claim: Claim,
+    claims: &[Claim],
     lock: Duration,
-    now: Timestamp,
     fence_holds: bool,
-) -> Result<Renewed, Error> {
-    let until = now.plus(lock);
-    let changed = tx
-        .execute(
-            "UPDATE jobs
-                SET ends_at = $3
-              WHERE id = $1 AND state = 2 AND (fence = $2 AND ends_at > $4 OR NOT $5)",
-            &[
-                &row::uuid(claim.job.as_bytes()),
-                &signed(claim.fence),
-                &until.as_millis(),
-                &now.as_millis(),
-                &fence_holds,
-            ],
+) -> Result<Vec<Renewed>, Error> {
+    let (order, ids, fences) = in_order(claims);
+    let rows = tx
+        .query(
+            "SELECT * FROM solely_renew($1, $2, $3, $4, $5)",
+            &[&ids, &fences, &millis(lock), &tx.offset_ms(), &fence_holds],
         )
         .await?;
-    Ok(if changed == 1 { Renewed::Until(until) } else { Renewed::Lost })
+    let mut renewed = vec![Renewed::Lost; claims.len()];
+    for found in &rows {
+        renewed[order[row::place(found, 0)]] = Renewed::Until(row::time(found, 1));
+    }
+    Ok(renewed)
 }
 
 async fn rescue(tx: &Tx<'_>, request: &RescueRequest) -> Result<Rescued, Error> {
@@ -333,7 +250,7 @@ async fn take_over(
     Ok(lapsed)
 }
 
-async fn revive(tx: &mut Tx<'_>, request: &ReviveRequest) -> Result<Vec<Revived>, Error> {
+async fn revive(tx: &Tx<'_>, request: &ReviveRequest) -> Result<Vec<Revived>, Error> {
     let ids: Option<Vec<Uuid>> =
         request.ids.as_ref().map(|ids| ids.iter().map(|id| row::uuid(id.as_bytes())).collect());
     let rows = tx
@@ -374,7 +291,7 @@ struct Dead {
 
 /// A newer live job of the key wins; this one alone is then closed. One that is made at the
 /// very moment is met by the unique index, inside a savepoint.
-async fn revive_one(tx: &mut Tx<'_>, dead: Dead, now: Timestamp, dry_run: bool) -> Result<Revived, Error> {
+async fn revive_one(tx: &Tx<'_>, dead: Dead, now: Timestamp, dry_run: bool) -> Result<Revived, Error> {
     loop {
         let newer = tx
             .optional(
@@ -396,9 +313,9 @@ async fn revive_one(tx: &mut Tx<'_>, dead: Dead, now: Timestamp, dry_run: bool) 
 }
 
 /// False if a live job took the key meanwhile.
-async fn wake(tx: &mut Tx<'_>, dead: &Dead, now: Timestamp) -> Result<bool, Error> {
-    let part = tx.savepoint().await?;
-    let woken = part
+async fn wake(tx: &Tx<'_>, dead: &Dead, now: Timestamp) -> Result<bool, Error> {
+    tx.batch("SAVEPOINT wake").await?;
+    let woken = tx
         .execute(
             "UPDATE jobs
                 SET state = 0, run_at = $2, due_at = $2, ends_at = NULL, attempts = 0, again = false,
@@ -409,13 +326,13 @@ async fn wake(tx: &mut Tx<'_>, dead: &Dead, now: Timestamp) -> Result<bool, Erro
         .await;
     match woken {
         Ok(_) => {
+            tx.batch("RELEASE wake").await?;
             let told = NewEvent::new(format!("job:{}", dead.id), "job_revived");
-            event::insert(&part, &[told], now).await?;
-            part.keep().await?;
+            event::insert(tx, &[told], now).await?;
             Ok(true)
         }
         Err(error) if error.code() == Some(&tokio_postgres::error::SqlState::UNIQUE_VIOLATION) => {
-            part.undo().await?;
+            tx.batch("ROLLBACK TO wake").await?;
             Ok(false)
         }
         Err(error) => Err(error),

@@ -9,9 +9,11 @@
 //!
 //! Files are named after the nouns of `solely-core`, as those of the embedded engine are.
 
+mod batch;
 mod cache;
 mod check;
 mod commit;
+mod connection;
 mod error;
 mod event;
 mod feed;
@@ -21,14 +23,19 @@ mod liveness;
 mod migrate;
 mod queue;
 mod row;
+mod tls;
 mod transaction;
 mod upkeep;
 mod upstream;
 
-use deadpool_postgres::{Manager, ManagerConfig, Pool, RecyclingMethod, Runtime};
+use std::time::Duration;
+
 use solely_core::fault::Guards;
 use solely_core::{Clock, StoreError};
-use tokio_postgres::NoTls;
+
+use crate::batch::Batcher;
+use crate::connection::{Connections, Making};
+use crate::tls::Tls;
 
 pub use migrate::LATEST_VERSION;
 pub(crate) use transaction::Tx;
@@ -36,10 +43,10 @@ pub(crate) use transaction::Tx;
 /// How a store is opened.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Connections of this process.
+    /// Connections of this process, one of which is for heartbeats alone.
     pub max_connections: usize,
     /// How long a statement may take.
-    pub statement_timeout: std::time::Duration,
+    pub statement_timeout: Duration,
     /// Its offset is added to the database's clock. Zero but in tests.
     pub clock: Clock,
     /// Guards that fault tests may open.
@@ -50,7 +57,7 @@ impl Default for Options {
     fn default() -> Self {
         Self {
             max_connections: 16,
-            statement_timeout: std::time::Duration::from_secs(30),
+            statement_timeout: Duration::from_secs(30),
             clock: Clock::system(),
             guards: Guards::all(),
         }
@@ -59,38 +66,40 @@ impl Default for Options {
 
 /// A PostgreSQL database as a [`solely_core::Store`].
 pub struct PostgresStore {
-    pool: Pool,
-    clock: Clock,
+    work: Connections,
+    /// Heartbeats never wait for work.
+    beats: Connections,
+    enqueues: Batcher<job::Enqueues>,
+    leases: Batcher<lease::LeaseCalls>,
     guards: Guards,
 }
 
 impl PostgresStore {
     /// Opens `postgres://…`, and brings its schema up to date.
     pub async fn open(url: &str, options: &Options) -> Result<Self, StoreError> {
-        let mut config: tokio_postgres::Config = url
-            .parse()
-            .map_err(|error| StoreError::Unusable(format!("the store's URL cannot be used: {error}")))?;
-        // Every hot statement finds its rows by a key. A plan that was made when a table was small
-        // must not stay when it has grown: statements are planned with the size of the day.
-        let timeout_ms = options.statement_timeout.as_millis();
-        config.options(format!(
-            "-c statement_timeout={timeout_ms} -c client_min_messages=warning -c enable_seqscan=off \
-             -c plan_cache_mode=force_custom_plan"
-        ));
-        config.connect_timeout(CONNECT_TIMEOUT);
-        let recycling = ManagerConfig { recycling_method: RecyclingMethod::Fast };
-        let pool = Pool::builder(Manager::from_config(config, NoTls, recycling))
-            .max_size(options.max_connections)
-            .wait_timeout(Some(POOL_TIMEOUT))
-            .runtime(Runtime::Tokio1)
-            .build()
-            .map_err(|error| StoreError::Unusable(error.to_string()))?;
-        let store = Self { pool, clock: options.clock.clone(), guards: options.guards };
-        migrate::migrate(&store).await?;
-        Ok(store)
+        let (config, tls) = Tls::read(url)?;
+        let connections = |most| {
+            Connections::new(&Making {
+                config: &config,
+                tls: &tls,
+                most,
+                statement_timeout: options.statement_timeout,
+                clock: &options.clock,
+            })
+        };
+        let work = connections(options.max_connections.saturating_sub(1).max(1))?;
+        migrate::migrate(&work).await?;
+        Ok(Self {
+            beats: connections(1)?,
+            enqueues: Batcher::new(job::Enqueues(work.clone()), ENQUEUE_LANES),
+            leases: Batcher::new(lease::LeaseCalls(work.clone()), LEASE_LANES),
+            work,
+            guards: options.guards,
+        })
     }
 }
 
-const CONNECT_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(5);
-/// How long a caller waits for a connection of the pool.
-const POOL_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(5);
+/// While one batch waits for its commit, another is made.
+const ENQUEUE_LANES: usize = 2;
+/// See [`ENQUEUE_LANES`].
+const LEASE_LANES: usize = 2;

@@ -14,11 +14,11 @@ use crate::{PostgresStore, Tx};
 #[async_trait]
 impl LivenessStore for PostgresStore {
     async fn beat(&self, beat: Beat) -> Result<Beaten, StoreError> {
-        transact!(self, |tx| heartbeat(tx, beat).await)
+        transact!(self.beats, |tx| heartbeat(tx, beat).await)
     }
 
     async fn leave(&self, process: ProcessId) -> Result<(), StoreError> {
-        transact!(self, |tx| async {
+        transact!(self.beats, |tx| async {
             let process = row::uuid(process.as_bytes());
             tx.execute("DELETE FROM processes WHERE id = $1", &[&process]).await?;
             end_leases(tx, &[process]).await.map(drop)

@@ -6,8 +6,9 @@
 use solely_core::StoreError;
 use tokio_postgres::Error;
 
+use crate::Tx;
+use crate::connection::Connections;
 use crate::transaction::transact;
-use crate::{PostgresStore, Tx};
 
 struct Step {
     name: &'static str,
@@ -29,9 +30,9 @@ pub const LATEST_VERSION: u32 = STEPS.len() as u32;
 const LOCK: i64 = 0x736f_6c65_6c79;
 
 /// Brings the database up to date, or refuses one that is too new for this program.
-pub(crate) async fn migrate(store: &PostgresStore) -> Result<(), StoreError> {
+pub(crate) async fn migrate(links: &Connections) -> Result<(), StoreError> {
     loop {
-        match transact!(store, |tx| step(tx).await)? {
+        match transact!(links, |tx| step(tx).await)? {
             Stepped::UpToDate => return Ok(()),
             Stepped::Done => {}
             Stepped::TooNew { version, oldest } => {
@@ -50,7 +51,7 @@ enum Stepped {
     TooNew { version: i32, oldest: i32 },
 }
 
-async fn step(tx: &mut Tx<'_>) -> Result<Stepped, Error> {
+async fn step(tx: &Tx<'_>) -> Result<Stepped, Error> {
     tx.execute("SELECT pg_advisory_xact_lock($1)", &[&LOCK]).await?;
     tx.batch(
         "CREATE TABLE IF NOT EXISTS schema_version (

@@ -50,7 +50,7 @@ impl QueueStore for PostgresStore {
                    FROM jobs WHERE state = 4 AND ends_at IS NOT NULL GROUP BY queue
                  UNION ALL
                  SELECT name, 'paused', 0, paused_until, 0 FROM queues WHERE paused_until > solely_now($1)",
-                &[&self.clock.offset_ms()],
+                &[&self.work.clock.offset_ms()],
             )
             .await?;
         let mut queues: BTreeMap<String, Queue> = BTreeMap::new();
@@ -74,7 +74,7 @@ impl QueueStore for PostgresStore {
     }
 
     async fn pause(&self, queue: String, until: Option<Timestamp>) -> Result<(), StoreError> {
-        transact!(self, |tx| async {
+        transact!(self.work, |tx| async {
             let Some(until) = until else {
                 return tx.execute("DELETE FROM queues WHERE name = $1", &[&queue]).await.map(drop);
             };

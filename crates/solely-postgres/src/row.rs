@@ -69,3 +69,8 @@ pub(crate) fn unsigned(row: &Row, column: usize) -> u64 {
 pub(crate) fn signed(value: u64) -> i64 {
     i64::try_from(value).unwrap_or(i64::MAX)
 }
+
+/// A place in an array of the statement, which counts from one.
+pub(crate) fn place(row: &Row, column: usize) -> usize {
+    usize::try_from(row.get::<_, i32>(column) - 1).expect("the statement counts from one")
+}

@@ -1,141 +1,190 @@
-//! Transactions: run again after a collision, read back after a cut COMMIT.
+//! Transactions: opened together with their first statement, run again after a collision, read
+//! back after a cut COMMIT.
 
+use std::future::Future;
+use std::pin::Pin;
 use std::time::Duration;
 
-use deadpool_postgres::{Object, Transaction};
+use deadpool_postgres::Object;
+use futures::poll;
 use solely_core::clock::Timestamp;
 use solely_core::{Clock, StoreError};
+use tokio::sync::Mutex;
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Error, Row};
 
 use crate::PostgresStore;
-use crate::error::{is_collision, pool_error, store_error};
+use crate::connection::{Connections, Session};
+use crate::error::{is_collision, is_shutdown, store_error};
 
 /// Parameters of a statement.
 pub(crate) type Values<'a> = &'a [&'a (dyn ToSql + Sync)];
 
-/// A transaction, or a savepoint within one.
+/// The answers to BEGIN and to the question for the transaction's id. They are on their way while
+/// the first statement is.
+type Opening<'a> = Pin<Box<dyn Future<Output = Result<String, Error>> + Send + 'a>>;
+
+/// A transaction.
 pub(crate) struct Tx<'a> {
-    inner: Transaction<'a>,
+    client: &'a Object,
     clock: &'a Clock,
+    patience: Duration,
+    opening: Mutex<Opening<'a>>,
 }
 
-impl Tx<'_> {
+impl<'a> Tx<'a> {
+    pub(crate) async fn begin(links: &'a Connections, client: &'a Object) -> Result<Tx<'a>, Error> {
+        let id = client.prepare_cached("SELECT pg_current_xact_id()::text").await?;
+        let mut opening: Opening<'a> = Box::pin(async move {
+            let (begun, id) = futures::join!(client.batch_execute("BEGIN"), client.query_one(&id, &[]));
+            begun?;
+            Ok(id?.get(0))
+        });
+        // The first look sends both; nothing needs to wait for their answers before COMMIT.
+        let opening = match poll!(&mut opening) {
+            std::task::Poll::Ready(opened) => Box::pin(async { opened }),
+            std::task::Poll::Pending => opening,
+        };
+        Ok(Self { client, clock: &links.clock, patience: links.patience, opening: Mutex::new(opening) })
+    }
+
+    /// How long this work may take.
+    pub(crate) fn patience(&self) -> Duration {
+        self.patience
+    }
+
+    /// What is added to the database's clock.
+    pub(crate) fn offset_ms(&self) -> i64 {
+        self.clock.offset_ms()
+    }
+
     /// The store's time now. Asked for after what is decided about has been locked.
     pub(crate) async fn now(&self) -> Result<Timestamp, Error> {
-        let row = self.one("SELECT solely_now($1)", &[&self.clock.offset_ms()]).await?;
+        let row = self.one("SELECT solely_now($1)", &[&self.offset_ms()]).await?;
         Ok(Timestamp::from_millis(row.get(0)))
     }
 
     /// Runs a prepared statement; rows changed.
     pub(crate) async fn execute(&self, sql: &str, values: Values<'_>) -> Result<u64, Error> {
-        let statement = self.inner.prepare_cached(sql).await?;
-        self.inner.execute(&statement, values).await
+        let statement = self.client.prepare_cached(sql).await?;
+        self.client.execute(&statement, values).await
     }
 
     /// All rows of a prepared statement.
     pub(crate) async fn query(&self, sql: &str, values: Values<'_>) -> Result<Vec<Row>, Error> {
-        let statement = self.inner.prepare_cached(sql).await?;
-        self.inner.query(&statement, values).await
+        let statement = self.client.prepare_cached(sql).await?;
+        self.client.query(&statement, values).await
     }
 
     /// The one row of a prepared statement.
     pub(crate) async fn one(&self, sql: &str, values: Values<'_>) -> Result<Row, Error> {
-        let statement = self.inner.prepare_cached(sql).await?;
-        self.inner.query_one(&statement, values).await
+        let statement = self.client.prepare_cached(sql).await?;
+        self.client.query_one(&statement, values).await
     }
 
     /// The one row of a prepared statement, if there is one.
     pub(crate) async fn optional(&self, sql: &str, values: Values<'_>) -> Result<Option<Row>, Error> {
-        let statement = self.inner.prepare_cached(sql).await?;
-        self.inner.query_opt(&statement, values).await
+        let statement = self.client.prepare_cached(sql).await?;
+        self.client.query_opt(&statement, values).await
     }
 
     /// Runs statements that are used once.
     pub(crate) async fn batch(&self, sql: &str) -> Result<(), Error> {
-        self.inner.batch_execute(sql).await
+        self.client.batch_execute(sql).await
     }
 
-    /// A part that can be undone alone.
-    pub(crate) async fn savepoint(&mut self) -> Result<Tx<'_>, Error> {
-        let inner = self.inner.savepoint("part").await?;
-        Ok(Tx { inner, clock: self.clock })
+    /// Commits what went well, rolls back what did not. None: it took longer than it may.
+    pub(crate) async fn end<T>(self, outcome: Option<Result<T, Error>>) -> Ended<T> {
+        match outcome {
+            Some(Ok(value)) => self.commit(value).await,
+            Some(Err(error)) if error.code().is_none() || is_shutdown(&error) => {
+                Ended::Lost(error.to_string())
+            }
+            Some(Err(error)) => match tokio::time::timeout(self.patience, self.batch("ROLLBACK")).await {
+                Ok(Ok(())) => Ended::RolledBack(error),
+                _ => Ended::Lost(error.to_string()),
+            },
+            None => Ended::Lost("the database does not answer".to_owned()),
+        }
     }
 
-    /// Keeps a savepoint's part.
-    pub(crate) async fn keep(self) -> Result<(), Error> {
-        self.inner.commit().await
+    async fn commit<T>(self, value: T) -> Ended<T> {
+        let id = match self.opening.lock().await.as_mut().await {
+            Ok(id) => id,
+            Err(error) => return Ended::Lost(error.to_string()),
+        };
+        match tokio::time::timeout(self.patience, self.batch("COMMIT")).await {
+            Ok(Ok(())) => Ended::Committed(value),
+            Ok(Err(error)) if error.code().is_some() && !is_shutdown(&error) => Ended::RolledBack(error),
+            _ => Ended::Cut { value, id },
+        }
     }
+}
 
-    /// Undoes a savepoint's part, or the transaction.
-    pub(crate) async fn undo(self) -> Result<(), Error> {
-        self.inner.rollback().await
-    }
+/// How a transaction ended.
+pub(crate) enum Ended<T> {
+    /// It is true.
+    Committed(T),
+    /// A statement, or COMMIT itself, was refused: nothing of it is true, and the connection can
+    /// be used again.
+    RolledBack(Error),
+    /// The connection was lost before COMMIT: nothing of it is true.
+    Lost(String),
+    /// The connection was lost at COMMIT.
+    Cut {
+        /// What is true if it was committed.
+        value: T,
+        /// The transaction's id.
+        id: String,
+    },
 }
 
 /// How often a transaction that collides is run.
 const TRIES: u32 = 10;
 
-impl PostgresStore {
-    pub(crate) async fn connection(&self) -> Result<Object, StoreError> {
-        self.pool.get().await.map_err(|error| pool_error(&error))
-    }
-
-    pub(crate) async fn begin<'a>(&'a self, client: &'a mut Object) -> Result<Tx<'a>, StoreError> {
-        let inner = client.transaction().await.map_err(|error| store_error(&error))?;
-        Ok(Tx { inner, clock: &self.clock })
-    }
-
-    /// Commits what went well. None if it collided and is to be run again.
-    pub(crate) async fn finish<T>(
+impl Connections {
+    /// What a transaction's end means. None if it is to be run again. The connection is back in
+    /// the pool, or closed, before anything is waited for.
+    pub(crate) async fn conclude<T>(
         &self,
-        tx: Tx<'_>,
-        outcome: Result<T, Error>,
+        session: Session,
+        ended: Ended<T>,
         tries: &mut u32,
     ) -> Result<Option<T>, StoreError> {
-        let committed = match outcome {
-            Ok(value) => self.commit(tx, value).await,
-            Err(error) => {
-                let _ = tx.undo().await;
-                Err(Failed::Statement(error))
-            }
-        };
         *tries += 1;
-        match committed {
-            Ok(value) => Ok(Some(value)),
-            Err(Failed::Statement(error)) if is_collision(&error) && *tries < TRIES => {
+        match ended {
+            Ended::Committed(value) => {
+                session.give_back();
+                Ok(Some(value))
+            }
+            Ended::RolledBack(error) => {
+                session.give_back();
+                if !is_collision(&error) || *tries >= TRIES {
+                    return Err(store_error(&error));
+                }
                 tokio::time::sleep(Duration::from_millis(1) * *tries).await;
                 Ok(None)
             }
-            Err(Failed::Statement(error)) => Err(store_error(&error)),
-            Err(Failed::Commit(error)) => Err(error),
-        }
-    }
-
-    async fn commit<T>(&self, tx: Tx<'_>, value: T) -> Result<T, Failed> {
-        let id: Option<String> = tx
-            .one("SELECT pg_current_xact_id_if_assigned()::text", &[])
-            .await
-            .map_err(Failed::Statement)?
-            .get(0);
-        match tx.inner.commit().await {
-            Ok(()) => Ok(value),
-            Err(error) if error.code().is_some() => Err(Failed::Statement(error)),
-            Err(error) => {
-                tracing::warn!(%error, "the answer to a COMMIT was lost; reading it back");
-                self.read_back(id).await.map(|()| value).map_err(Failed::Commit)
+            // The server may have been restarted since this connection was used last.
+            Ended::Lost(_) if *tries == 1 => Ok(None),
+            Ended::Lost(why) => Err(StoreError::Unavailable(why)),
+            Ended::Cut { value, id } => {
+                drop(session);
+                tracing::warn!(transaction = id, "the answer to a COMMIT was lost; reading it back");
+                self.read_back(&id).await.map(|()| Some(value))
             }
         }
     }
 
     /// What became of a transaction whose COMMIT was cut off.
-    async fn read_back(&self, id: Option<String>) -> Result<(), StoreError> {
-        let Some(id) = id else { return Ok(()) };
+    async fn read_back(&self, id: &str) -> Result<(), StoreError> {
         let unknown = || StoreError::Unknown("the connection was lost while committing".to_owned());
         for wait in 0..50 {
             tokio::time::sleep(Duration::from_millis(20 * wait.min(10))).await;
-            let Ok(client) = self.connection().await else { continue };
-            let row = client.query_one("SELECT pg_xact_status($1::text::xid8)", &[&id]).await;
+            let Ok(client) = self.get().await else { continue };
+            let values: Values<'_> = &[&id];
+            let asked = client.query_one("SELECT pg_xact_status($1::text::xid8)", values);
+            let Ok(row) = tokio::time::timeout(self.patience, asked).await else { continue };
             match row.as_ref().map(|row| row.get::<_, Option<&str>>(0)) {
                 Ok(Some("committed")) => return Ok(()),
                 Ok(Some("aborted")) => {
@@ -152,36 +201,49 @@ impl PostgresStore {
 
     /// Answers from one statement outside a transaction.
     pub(crate) async fn read(&self, sql: &str, values: Values<'_>) -> Result<Vec<Row>, StoreError> {
-        let client = self.connection().await?;
-        let rows = async {
-            let statement = client.prepare_cached(sql).await?;
-            client.query(&statement, values).await
-        };
-        rows.await.map_err(|error| store_error(&error))
+        for last in [false, true] {
+            let client = self.get().await?;
+            let rows = async {
+                let statement = client.prepare_cached(sql).await?;
+                client.query(&statement, values).await
+            };
+            match tokio::time::timeout(self.patience, rows).await {
+                Ok(Ok(rows)) => return Ok(rows),
+                // The server may have been restarted since this connection was used last.
+                Ok(Err(error)) if !last && (error.code().is_none() || is_shutdown(&error)) => {}
+                Ok(Err(error)) => return Err(store_error(&error)),
+                Err(_) => break,
+            }
+        }
+        Err(StoreError::Unavailable("the database does not answer".to_owned()))
     }
 }
 
-enum Failed {
-    /// A statement, or COMMIT itself, was refused: nothing of the transaction is true.
-    Statement(Error),
-    /// COMMIT was cut off, and this is what was read back.
-    Commit(StoreError),
+impl PostgresStore {
+    pub(crate) async fn read(&self, sql: &str, values: Values<'_>) -> Result<Vec<Row>, StoreError> {
+        self.work.read(sql, values).await
+    }
 }
 
-/// Runs work in a transaction and commits it; run again after a deadlock or a serialisation
-/// failure. A macro, because a closure that borrows a transaction and is sent between threads
-/// cannot be written down yet.
+/// Runs work in a transaction of these [`Connections`] and commits it; run again after a deadlock
+/// or a serialisation failure. A macro, because a closure that borrows a transaction and is sent
+/// between threads cannot be written down yet.
 macro_rules! transact {
-    ($store:expr, |$tx:ident| $work:expr) => {{
+    ($links:expr, |$tx:ident| $work:expr) => {{
         let mut tries = 0;
         loop {
-            let mut client = $store.connection().await?;
-            let mut transaction = $store.begin(&mut client).await?;
-            let outcome: Result<_, tokio_postgres::Error> = {
-                let $tx = &mut transaction;
-                $work
+            let session = $links.session().await?;
+            let ended = match $crate::transaction::Tx::begin(&$links, &session).await {
+                Ok(transaction) => {
+                    let outcome: Option<Result<_, tokio_postgres::Error>> = {
+                        let $tx = &transaction;
+                        tokio::time::timeout($tx.patience(), async { $work }).await.ok()
+                    };
+                    transaction.end(outcome).await
+                }
+                Err(error) => $crate::transaction::Ended::Lost(error.to_string()),
             };
-            if let Some(value) = $store.finish(transaction, outcome, &mut tries).await? {
+            if let Some(value) = $links.conclude(session, ended, &mut tries).await? {
                 break Ok(value);
             }
         }

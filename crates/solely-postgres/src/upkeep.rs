@@ -22,11 +22,12 @@ impl Store for PostgresStore {
     }
 
     async fn prune(&self, retention: Retention) -> Result<Pruned, StoreError> {
-        transact!(self, |tx| prune(tx, retention).await)
+        transact!(self.work, |tx| prune(tx, retention).await)
     }
 
     async fn close(&self) {
-        self.pool.close();
+        self.work.close();
+        self.beats.close();
     }
 }
 

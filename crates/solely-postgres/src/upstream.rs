@@ -20,16 +20,16 @@ impl UpstreamStore for PostgresStore {
             let rows = self
                 .read(
                     "SELECT paused_until - solely_now($2) FROM upstreams WHERE name = $1",
-                    &[&upstream, &self.clock.offset_ms()],
+                    &[&upstream, &self.work.clock.offset_ms()],
                 )
                 .await?;
             return Ok(pause_or_go(rows.first().map_or(0, |row| row.get(0))));
         };
-        transact!(self, |tx| take_slot(tx, &upstream, slot).await)
+        transact!(self.work, |tx| take_slot(tx, &upstream, slot).await)
     }
 
     async fn pause_upstream(&self, upstream: String, pause: Duration) -> Result<Timestamp, StoreError> {
-        transact!(self, |tx| async {
+        transact!(self.work, |tx| async {
             let until = tx.now().await?.plus(pause).as_millis();
             let row = tx
                 .one(
@@ -49,7 +49,7 @@ impl UpstreamStore for PostgresStore {
         let rows = self
             .read(
                 "SELECT name, paused_until FROM upstreams WHERE paused_until > solely_now($1)",
-                &[&self.clock.offset_ms()],
+                &[&self.work.clock.offset_ms()],
             )
             .await?;
         Ok(rows.iter().map(|found| (found.get(0), row::time(found, 1))).collect())
@@ -63,32 +63,17 @@ fn pause_or_go(left_ms: i64) -> Admission {
     }
 }
 
-/// Locks the upstream's row, then looks at the clock: slots are granted one after the other.
 async fn take_slot(tx: &Tx<'_>, upstream: &str, slot: SlotRequest) -> Result<Admission, Error> {
-    let shared = tx
+    let micros = |time: Duration| signed(u64::try_from(time.as_micros()).unwrap_or(u64::MAX));
+    let row = tx
         .one(
-            "INSERT INTO upstreams (name) VALUES ($1)
-             ON CONFLICT (name) DO UPDATE SET name = excluded.name
-             RETURNING paused_until, next_slot_us",
-            &[&upstream],
+            "SELECT paused_ms, after_us FROM solely_take_slot($1, $2, $3, $4)",
+            &[&upstream, &micros(slot.spacing), &micros(slot.patience), &tx.offset_ms()],
         )
         .await?;
-    let now = tx.now().await?;
-    if let paused @ Admission::Paused { .. } = pause_or_go(shared.get::<_, i64>(0) - now.as_millis()) {
+    if let paused @ Admission::Paused { .. } = pause_or_go(row.get(0)) {
         return Ok(paused);
     }
-    // Slots that nobody used are forfeited: the next one is never before now.
-    let now_us = now.as_millis() * 1_000;
-    let slot_us = shared.get::<_, i64>(1).max(now_us);
-    let after = Duration::from_micros(u64::try_from(slot_us - now_us).unwrap_or(0));
-    if after > slot.patience {
-        return Ok(Admission::Paused { left: after });
-    }
-    let spacing_us = signed(u64::try_from(slot.spacing.as_micros()).unwrap_or(u64::MAX));
-    tx.execute(
-        "UPDATE upstreams SET next_slot_us = $2 WHERE name = $1",
-        &[&upstream, &slot_us.saturating_add(spacing_us)],
-    )
-    .await?;
-    Ok(Admission::Go { after })
+    let after = Duration::from_micros(row::unsigned(&row, 1));
+    Ok(if after > slot.patience { Admission::Paused { left: after } } else { Admission::Go { after } })
 }

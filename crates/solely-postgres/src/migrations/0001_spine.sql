@@ -34,30 +34,234 @@ CREATE UNIQUE INDEX jobs_live ON jobs (key, queue)                  WHERE state 
 CREATE INDEX jobs_due         ON jobs (queue, priority, due_at, id) WHERE due_at IS NOT NULL;
 CREATE INDEX jobs_ends        ON jobs (state, ends_at)              WHERE ends_at IS NOT NULL;
 
--- The due jobs of a queue, most urgent first, locked; those that others have locked are passed
--- over. Jobs that wait for later are never looked at.
-CREATE FUNCTION solely_due(wanted_queue text, most integer, now_ms bigint) RETURNS SETOF uuid
+-- Makes jobs, given in the order of their keys so that two batches cannot wait for each other.
+-- Answers with those that were not made, and why: 1 a running job will run again, 2 a live job
+-- has the key, 3 the key was sent within its window.
+--
+-- The insert waits for a racing one to commit or not; if the job that was in the way has ended
+-- by the time it is looked for, the insert is tried again: never no job at all.
+CREATE FUNCTION solely_enqueue(
+    ids uuid[], queues text[], kinds text[], keys text[], priorities smallint[], delays bigint[],
+    attempts integer[], payloads text[], attribute_sets text[], traces text[],
+    windows bigint[], checks boolean[], triggers boolean[], now_ms bigint
+) RETURNS TABLE (place integer, outcome smallint, of_job uuid, of_state smallint, until_ms bigint)
+    LANGUAGE plpgsql VOLATILE AS
+$$
+#variable_conflict use_column
+DECLARE
+    made  uuid[];
+    new   record;
+    sent  record;
+    live  record;
+BEGIN
+    WITH inserted AS (
+        INSERT INTO jobs (id, queue, kind, key, state, priority, run_at, due_at, max_attempts,
+                          payload, attributes, trace, created_at, updated_at)
+        SELECT given.id, given.queue, given.kind, given.key, 0, given.priority, now_ms + given.delay,
+               now_ms + given.delay, given.attempts, given.payload, given.attributes, given.trace,
+               now_ms, now_ms
+          FROM unnest(ids, queues, kinds, keys, priorities, delays, attempts, payloads, attribute_sets,
+                      traces, checks)
+               AS given (id, queue, kind, key, priority, delay, attempts, payload, attributes, trace, checked)
+         WHERE NOT given.checked
+            ON CONFLICT (key, queue) WHERE state <= 2 DO NOTHING
+        RETURNING id)
+    SELECT coalesce(array_agg(id), '{}') INTO made FROM inserted;
+    INSERT INTO sent_keys (queue, key, job, until)
+    SELECT given.queue, given.key, given.id, now_ms + given.sent_for
+      FROM unnest(ids, queues, keys, windows) AS given (id, queue, key, sent_for)
+     WHERE given.sent_for IS NOT NULL AND given.id = ANY (made)
+        ON CONFLICT (queue, key) DO UPDATE SET job = excluded.job, until = excluded.until;
+    IF cardinality(made) = cardinality(ids) THEN
+        RETURN;
+    END IF;
+    FOR new IN
+        SELECT given.*
+          FROM unnest(ids, queues, kinds, keys, priorities, delays, attempts, payloads, attribute_sets,
+                      traces, windows, checks, triggers)
+               WITH ORDINALITY
+               AS given (id, queue, kind, key, priority, delay, attempts, payload, attributes, trace,
+                         sent_for, checked, is_trigger, place)
+         WHERE given.id <> ALL (made)
+         ORDER BY given.place
+    LOOP
+        LOOP
+            SELECT job, until INTO sent
+              FROM sent_keys
+             WHERE new.checked AND queue = new.queue AND key = new.key AND until > now_ms;
+            IF sent.job IS NULL THEN
+                INSERT INTO jobs (id, queue, kind, key, state, priority, run_at, due_at, max_attempts,
+                                  payload, attributes, trace, created_at, updated_at)
+                VALUES (new.id, new.queue, new.kind, new.key, 0, new.priority, now_ms + new.delay,
+                        now_ms + new.delay, new.attempts, new.payload, new.attributes, new.trace, now_ms,
+                        now_ms)
+                    ON CONFLICT (key, queue) WHERE state <= 2 DO NOTHING;
+                IF FOUND THEN
+                    IF new.sent_for IS NOT NULL THEN
+                        INSERT INTO sent_keys (queue, key, job, until)
+                        VALUES (new.queue, new.key, new.id, now_ms + new.sent_for)
+                            ON CONFLICT (queue, key) DO UPDATE SET job = excluded.job, until = excluded.until;
+                    END IF;
+                    EXIT;
+                END IF;
+            END IF;
+            SELECT id, state, CASE WHEN state = 2 THEN ends_at END AS until INTO live
+              FROM jobs
+             WHERE key = new.key AND queue = new.queue AND state <= 2
+               FOR UPDATE;
+            IF live.id IS NOT NULL AND live.state = 2 AND new.is_trigger THEN
+                UPDATE jobs SET again = true, payload = new.payload, updated_at = now_ms WHERE id = live.id;
+                RETURN QUERY SELECT new.place::integer, 1::smallint, live.id, live.state, live.until;
+                EXIT;
+            ELSIF live.id IS NOT NULL THEN
+                RETURN QUERY SELECT new.place::integer, 2::smallint, live.id, live.state, live.until;
+                EXIT;
+            ELSIF sent.job IS NOT NULL THEN
+                RETURN QUERY SELECT new.place::integer, 3::smallint, sent.job, NULL::smallint, sent.until;
+                EXIT;
+            END IF;
+        END LOOP;
+    END LOOP;
+END
+$$;
+
+-- Takes due jobs of a queue that is not paused, most urgent first; those that others have locked
+-- are passed over, and jobs that wait for later are never looked at. None for a process that is
+-- not known to be alive.
+CREATE FUNCTION solely_claim(claimer uuid, wanted_queue text, most integer, lock_ms bigint, offset_ms bigint)
+RETURNS SETOF jobs
     LANGUAGE plpgsql VOLATILE ROWS 16 AS
 $$
 DECLARE
+    now_ms  bigint   := solely_now(offset_ms);
     urgency smallint := -1;
     missing integer  := most;
-    found   uuid[];
+    taken   integer;
 BEGIN
+    PERFORM 1 FROM processes WHERE id = claimer;
+    IF NOT FOUND THEN
+        RETURN;
+    END IF;
+    PERFORM 1 FROM queues WHERE name = wanted_queue AND paused_until > now_ms;
+    IF FOUND THEN
+        RETURN;
+    END IF;
     WHILE missing > 0 LOOP
-        SELECT min(priority) INTO urgency
+        SELECT priority INTO urgency
           FROM jobs
-         WHERE queue = wanted_queue AND priority > urgency AND due_at IS NOT NULL;
-        EXIT WHEN urgency IS NULL;
-        found := ARRAY(SELECT id
-                         FROM jobs
-                        WHERE queue = wanted_queue AND priority = urgency AND due_at <= now_ms
-                        ORDER BY due_at, id
-                        LIMIT missing
-                          FOR UPDATE SKIP LOCKED);
-        RETURN QUERY SELECT unnest(found);
-        missing := missing - coalesce(array_length(found, 1), 0);
+         WHERE queue = wanted_queue AND priority > urgency AND due_at IS NOT NULL
+         ORDER BY priority
+         LIMIT 1;
+        EXIT WHEN NOT FOUND;
+        RETURN QUERY
+            WITH due AS MATERIALIZED (
+                SELECT id
+                  FROM jobs
+                 WHERE queue = wanted_queue AND priority = urgency AND due_at <= now_ms
+                 ORDER BY due_at, id
+                 LIMIT missing
+                   FOR UPDATE SKIP LOCKED)
+            UPDATE jobs
+               SET state = 2, due_at = NULL, process = claimer, ends_at = now_ms + lock_ms,
+                   updated_at = now_ms, fence = fence + 1, attempts = attempts + 1, again = false
+              FROM due
+             WHERE jobs.id = due.id
+            RETURNING jobs.*;
+        GET DIAGNOSTICS taken = ROW_COUNT;
+        missing := missing - taken;
     END LOOP;
+END
+$$;
+
+-- Whether a process is known to be alive, and how long until a queue has something for it: until
+-- its pause ends, or its next job is due.
+CREATE FUNCTION solely_next_due(claimer uuid, wanted_queue text, offset_ms bigint,
+                                OUT alive boolean, OUT wait_ms bigint)
+    LANGUAGE plpgsql VOLATILE AS
+$$
+DECLARE
+    now_ms bigint := solely_now(offset_ms);
+BEGIN
+    alive := EXISTS (SELECT 1 FROM processes WHERE id = claimer);
+    SELECT paused_until - now_ms INTO wait_ms
+      FROM queues WHERE name = wanted_queue AND paused_until > now_ms;
+    IF NOT FOUND THEN
+        SELECT min(later.due_at) - now_ms INTO wait_ms
+          FROM generate_series(0, 9) AS urgency
+         CROSS JOIN LATERAL (SELECT due_at FROM jobs
+                              WHERE queue = wanted_queue AND priority = urgency AND due_at > now_ms
+                              ORDER BY due_at LIMIT 1) AS later;
+    END IF;
+END
+$$;
+
+-- Moves the end of locks. Claims are given in the order of their jobs' ids; rows are locked first,
+-- and only then is the clock looked at. Answers with those that could be renewed.
+CREATE FUNCTION solely_renew(ids uuid[], fences bigint[], lock_ms bigint, offset_ms bigint, fence_holds boolean)
+RETURNS TABLE (place integer, until_ms bigint)
+    LANGUAGE plpgsql VOLATILE AS
+$$
+DECLARE
+    now_ms bigint;
+BEGIN
+    PERFORM 1
+       FROM unnest(ids) AS claimed (claimed_id)
+      CROSS JOIN LATERAL (SELECT 1 FROM jobs WHERE id = claimed_id FOR UPDATE) AS locked;
+    now_ms := solely_now(offset_ms);
+    RETURN QUERY
+        UPDATE jobs
+           SET ends_at = now_ms + lock_ms
+          FROM unnest(ids, fences) WITH ORDINALITY AS claimed (claimed_id, claimed_fence, claimed_place)
+         WHERE id = claimed_id AND state = 2
+           AND (fence = claimed_fence AND ends_at > now_ms OR NOT fence_holds)
+        RETURNING claimed_place::integer, ends_at;
+END
+$$;
+
+-- Passes verdicts on deliveries: 0 complete, 1 retry, 2 postpone, 3 release, 4 dead. As with
+-- solely_renew: locked first, judged by the time after. Answers with the claims that were the
+-- jobs' own, and for a dead one whether a trigger came while it ran.
+--
+-- A job that is complete needs its payload no more, and it may hold a secret; one that a trigger
+-- met while it ran is as if made anew. A job put back serves such a trigger by its next delivery.
+CREATE FUNCTION solely_settle(ids uuid[], fences bigint[], verdicts smallint[], delays bigint[], errors text[],
+                              offset_ms bigint, fence_holds boolean)
+RETURNS TABLE (place integer, was_triggered boolean, at_ms bigint)
+    LANGUAGE plpgsql VOLATILE AS
+$$
+DECLARE
+    now_ms bigint;
+BEGIN
+    PERFORM 1
+       FROM unnest(ids) AS claimed (claimed_id)
+      CROSS JOIN LATERAL (SELECT 1 FROM jobs WHERE id = claimed_id FOR UPDATE) AS locked;
+    now_ms := solely_now(offset_ms);
+    RETURN QUERY
+        UPDATE jobs
+           SET state      = CASE WHEN verdict = 0 THEN CASE WHEN again THEN 0 ELSE 3 END
+                                 WHEN verdict IN (1, 2) THEN 1
+                                 WHEN verdict = 3 THEN 0
+                                 ELSE 4 END,
+               run_at     = CASE WHEN verdict = 0 AND again THEN now_ms
+                                 WHEN verdict IN (1, 2) THEN now_ms + delay
+                                 ELSE run_at END,
+               due_at     = CASE WHEN verdict = 0 AND again THEN now_ms
+                                 WHEN verdict IN (1, 2) THEN now_ms + delay
+                                 WHEN verdict = 3 THEN run_at END,
+               ends_at    = CASE WHEN verdict = 4 OR verdict = 0 AND NOT again THEN now_ms END,
+               attempts   = CASE WHEN verdict = 0 AND again THEN 0
+                                 WHEN verdict IN (2, 3) THEN greatest(attempts - 1, 0)
+                                 ELSE attempts END,
+               again      = verdict = 4 AND again,
+               error      = CASE WHEN verdict <> 0 THEN coalesce(new_error, error) END,
+               payload    = CASE WHEN verdict = 0 AND NOT again THEN '{}' ELSE payload END,
+               process    = NULL,
+               updated_at = now_ms
+          FROM unnest(ids, fences, verdicts, delays, errors) WITH ORDINALITY
+               AS claimed (claimed_id, claimed_fence, verdict, delay, new_error, claimed_place)
+         WHERE id = claimed_id
+           AND (fence = claimed_fence AND state = 2 AND ends_at > now_ms OR NOT fence_holds)
+        RETURNING claimed_place::integer, again, now_ms;
 END
 $$;
 
@@ -91,6 +295,77 @@ CREATE TABLE leases (
 CREATE INDEX leases_by_id   ON leases (lease);
 CREATE INDEX leases_expires ON leases (expires_at);
 
+-- Releases, renews and takes leases of many callers at once, in this order; no key is asked for
+-- twice. Every key is locked first, in one order, then the clock is looked at and fences are
+-- drawn, so that whoever gets a key later gets a greater one. Answers: 0 released and 1 renewed
+-- (one row a key), 2 held by another, 3 taken (one row a request).
+CREATE FUNCTION solely_lease(
+    released uuid[], renewed uuid[], renewed_ttls bigint[],
+    wanted_keys text[], wanted_by integer[],
+    ids uuid[], owners text[], holders uuid[], ttls bigint[], offset_ms bigint
+) RETURNS TABLE (answer smallint, place integer, of_key text, of_owner text, of_fence bigint, until_ms bigint,
+                 now_at bigint)
+    LANGUAGE plpgsql VOLATILE AS
+$$
+#variable_conflict use_column
+DECLARE
+    now_ms  bigint;
+    refused integer[];
+BEGIN
+    PERFORM pg_advisory_xact_lock(number)
+       FROM (SELECT DISTINCT hashtextextended(concerned.name, 0) AS number
+               FROM (SELECT unnest(wanted_keys) AS name
+                      UNION ALL
+                     SELECT own.key
+                       FROM unnest(released || renewed) AS given (id)
+                      CROSS JOIN LATERAL (SELECT key FROM leases WHERE lease = given.id OFFSET 0) AS own
+                    ) AS concerned
+              ORDER BY number) AS locks;
+    now_ms := solely_now(offset_ms);
+    RETURN QUERY
+        DELETE FROM leases
+         USING unnest(released) WITH ORDINALITY AS given (id, place)
+         WHERE lease = given.id AND expires_at > now_ms
+        RETURNING 0::smallint, given.place::integer, key, owner, fence, expires_at, now_ms;
+    RETURN QUERY
+        UPDATE leases
+           SET ttl_ms = coalesce(given.ttl, ttl_ms), expires_at = now_ms + coalesce(given.ttl, ttl_ms)
+          FROM unnest(renewed, renewed_ttls) WITH ORDINALITY AS given (id, ttl, place)
+         WHERE lease = given.id AND expires_at > now_ms
+        RETURNING 1::smallint, given.place::integer, key, owner, fence, expires_at, now_ms;
+    IF cardinality(ids) = 0 THEN
+        RETURN;
+    END IF;
+    RETURN QUERY
+        SELECT 2::smallint, given.place, held.key, held.owner, held.fence, held.expires_at, now_ms
+          FROM unnest(wanted_keys, wanted_by) AS given (name, place)
+         CROSS JOIN LATERAL (SELECT key, owner, fence, expires_at FROM leases
+                              WHERE key = given.name AND expires_at > now_ms LIMIT 1) AS held;
+    refused := ARRAY(SELECT given.place
+                       FROM unnest(wanted_keys, wanted_by) AS given (name, place)
+                      CROSS JOIN LATERAL (SELECT 1 FROM leases
+                                           WHERE key = given.name AND expires_at > now_ms LIMIT 1) AS held);
+    RETURN QUERY
+        WITH granted AS MATERIALIZED (
+            SELECT given.*, nextval('fences') AS fence
+              FROM unnest(ids, owners, holders, ttls) WITH ORDINALITY AS given (id, owner, holder, ttl, place)
+             WHERE given.place <> ALL (refused)
+        ), taken AS (
+            INSERT INTO leases (key, lease, owner, process, fence, ttl_ms, expires_at)
+            SELECT given.name, granted.id, granted.owner, granted.holder, granted.fence, granted.ttl,
+                   now_ms + granted.ttl
+              FROM unnest(wanted_keys, wanted_by) AS given (name, place)
+              JOIN granted ON granted.place = given.place
+                ON CONFLICT (key) DO UPDATE
+               SET lease = excluded.lease, owner = excluded.owner, process = excluded.process,
+                   fence = excluded.fence, ttl_ms = excluded.ttl_ms, expires_at = excluded.expires_at
+        )
+        SELECT 3::smallint, granted.place::integer, NULL::text, NULL::text, granted.fence, now_ms + granted.ttl,
+               now_ms
+          FROM granted;
+END
+$$;
+
 CREATE TABLE entries (
     space       text   NOT NULL,
     key         text   NOT NULL,
@@ -103,6 +378,44 @@ CREATE TABLE entries (
     PRIMARY KEY (space, key)
 );
 CREATE INDEX entries_keep_until ON entries (keep_until);
+
+-- Writes entries, given in the order of their keys, each if its version allows: a null version
+-- always does. Answers for each with its version now, and whether it was stored.
+CREATE FUNCTION solely_put_entries(
+    spaces text[], keys text[], contents text[], versions bigint[],
+    fresh_ms bigint[], stale_ms bigint[], keep_ms bigint[], now_ms bigint
+) RETURNS TABLE (place integer, stored boolean, version_now bigint)
+    LANGUAGE plpgsql VOLATILE AS
+$$
+#variable_conflict use_column
+DECLARE
+    new  record;
+    kept bigint;
+BEGIN
+    FOR new IN
+        SELECT given.*
+          FROM unnest(spaces, keys, contents, versions, fresh_ms, stale_ms, keep_ms) WITH ORDINALITY
+               AS given (space, key, value, version, fresh, stale, keep, place)
+         ORDER BY given.place
+    LOOP
+        INSERT INTO entries (space, key, value, version, updated_at, fresh_until, stale_until, keep_until)
+        VALUES (new.space, new.key, new.value, coalesce(new.version, 1), now_ms, now_ms + new.fresh,
+                now_ms + new.stale, now_ms + new.keep)
+            ON CONFLICT (space, key) DO UPDATE
+           SET value = excluded.value, version = coalesce(new.version, entries.version + 1),
+               updated_at = excluded.updated_at, fresh_until = excluded.fresh_until,
+               stale_until = excluded.stale_until, keep_until = excluded.keep_until
+         WHERE new.version IS NULL OR new.version > entries.version
+        RETURNING version INTO kept;
+        IF FOUND THEN
+            RETURN QUERY SELECT new.place::integer, true, kept;
+        ELSE
+            RETURN QUERY SELECT new.place::integer, false, version
+                           FROM entries WHERE space = new.space AND key = new.key;
+        END IF;
+    END LOOP;
+END
+$$;
 
 -- Timeline, audit and outbox.
 CREATE TABLE events (
@@ -125,6 +438,28 @@ CREATE TABLE upstreams (
     paused_until bigint NOT NULL DEFAULT 0,
     next_slot_us bigint NOT NULL DEFAULT 0
 );
+
+-- Locks the upstream's row, then looks at the clock: slots are granted one after the other, and
+-- those that nobody used are forfeited. A slot beyond the caller's patience is not taken.
+CREATE FUNCTION solely_take_slot(upstream text, spacing_us bigint, patience_us bigint, offset_ms bigint,
+                                 OUT paused_ms bigint, OUT after_us bigint)
+    LANGUAGE plpgsql VOLATILE AS
+$$
+DECLARE
+    shared record;
+    now_us bigint;
+BEGIN
+    INSERT INTO upstreams (name) VALUES (upstream)
+        ON CONFLICT (name) DO UPDATE SET name = excluded.name
+    RETURNING paused_until, next_slot_us INTO shared;
+    now_us := solely_now(offset_ms) * 1000;
+    paused_ms := greatest(shared.paused_until - now_us / 1000, 0);
+    after_us := greatest(shared.next_slot_us - now_us, 0);
+    IF paused_ms = 0 AND after_us <= patience_us THEN
+        UPDATE upstreams SET next_slot_us = now_us + after_us + spacing_us WHERE name = upstream;
+    END IF;
+END
+$$;
 
 CREATE TABLE processes (
     id           uuid   NOT NULL PRIMARY KEY,

@@ -1,0 +1,161 @@
+//! Connections: a bounded pool, and a breaker for when the database is away.
+//!
+//! Whoever finds that no connection can be made opens the breaker: from then on callers are told
+//! so at once instead of waiting each for their own refusal, while one task keeps knocking. The
+//! first connection it gets closes the breaker again.
+
+use std::ops::Deref;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use deadpool_postgres::{ManagerConfig, Object, Pool, PoolError, RecyclingMethod, Runtime, TimeoutType};
+use solely_core::{Clock, StoreError};
+
+use crate::error::store_error;
+use crate::tls::Tls;
+
+/// How a process talks to the database. Clones share it.
+#[derive(Clone)]
+pub(crate) struct Connections {
+    pool: Pool,
+    pub(crate) clock: Clock,
+    /// How long the client waits for what it asked; the server gives up before.
+    pub(crate) patience: Duration,
+    /// Why the database is away, if it is.
+    away: Arc<Mutex<Option<String>>>,
+}
+
+/// How connections are made.
+pub(crate) struct Making<'a> {
+    pub(crate) config: &'a tokio_postgres::Config,
+    pub(crate) tls: &'a Tls,
+    pub(crate) most: usize,
+    pub(crate) statement_timeout: Duration,
+    pub(crate) clock: &'a Clock,
+}
+
+/// Every hot statement finds its rows by a key, and its plan must stay so however small the
+/// tables were when it was made: whole-table and whole-index ways are never taken where there is
+/// another, and a statement is planned once.
+const PLANNING: &str = "-c enable_seqscan=off -c enable_bitmapscan=off -c enable_hashjoin=off \
+                        -c enable_mergejoin=off -c enable_material=off -c jit=off \
+                        -c plan_cache_mode=force_generic_plan";
+
+impl Connections {
+    pub(crate) fn new(making: &Making<'_>) -> Result<Self, StoreError> {
+        let mut config = making.config.clone();
+        let given = config.get_options().unwrap_or_default().to_owned();
+        let timeout_ms = making.statement_timeout.as_millis();
+        config.options(format!(
+            "{given} -c statement_timeout={timeout_ms} -c client_min_messages=warning {PLANNING}"
+        ));
+        config.connect_timeout(CONNECT_TIMEOUT);
+        config.tcp_user_timeout(TCP_TIMEOUT);
+        config.keepalives_idle(TCP_TIMEOUT);
+        let recycling = ManagerConfig { recycling_method: RecyclingMethod::Fast };
+        let pool = Pool::builder(making.tls.manager(config, recycling))
+            .max_size(making.most)
+            .wait_timeout(Some(POOL_TIMEOUT))
+            .create_timeout(Some(CONNECT_TIMEOUT))
+            .runtime(Runtime::Tokio1)
+            .build()
+            .map_err(|error| StoreError::Unusable(error.to_string()))?;
+        let (clock, patience) = (making.clock.clone(), making.statement_timeout + CONNECT_TIMEOUT);
+        Ok(Self { pool, clock, patience, away: Arc::default() })
+    }
+
+    /// A connection of the pool. At once an error if the database is known to be away.
+    pub(crate) async fn get(&self) -> Result<Object, StoreError> {
+        if let Some(why) = self.away().clone() {
+            return Err(StoreError::Unavailable(why));
+        }
+        match self.pool.get().await {
+            Ok(object) => Ok(object),
+            Err(PoolError::Timeout(TimeoutType::Wait)) => Err(StoreError::Overloaded),
+            Err(error) => {
+                let error = pool_error(&error);
+                if matches!(error, StoreError::Unavailable(_)) && !self.pool.is_closed() {
+                    self.open_breaker(&error);
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// A connection for a transaction.
+    pub(crate) async fn session(&self) -> Result<Session, StoreError> {
+        Ok(Session(Some(self.get().await?)))
+    }
+
+    pub(crate) fn close(&self) {
+        self.pool.close();
+    }
+
+    fn open_breaker(&self, why: &StoreError) {
+        let mut away = self.away();
+        if away.is_some() {
+            return;
+        }
+        tracing::warn!(%why, "the database is away; callers are refused until it is back");
+        *away = Some(why.to_string());
+        tokio::spawn(self.clone().knock());
+    }
+
+    /// Tries until a connection can be had, or the store is closed.
+    async fn knock(self) {
+        loop {
+            tokio::time::sleep(KNOCK_EVERY).await;
+            let answer = self.pool.get().await;
+            if answer.is_ok() || self.pool.is_closed() {
+                break;
+            }
+        }
+        *self.away() = None;
+        tracing::info!("the database is back");
+    }
+
+    fn away(&self) -> std::sync::MutexGuard<'_, Option<String>> {
+        self.away.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A connection that is closed when it is dropped, unless it is given back: whoever leaves in the
+/// middle of a transaction must not hand it to the next.
+pub(crate) struct Session(Option<Object>);
+
+impl Session {
+    pub(crate) fn give_back(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Deref for Session {
+    type Target = Object;
+
+    fn deref(&self) -> &Object {
+        self.0.as_ref().expect("it is there until it is given back")
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        if let Some(object) = self.0.take() {
+            drop(Object::take(object));
+        }
+    }
+}
+
+fn pool_error(error: &PoolError) -> StoreError {
+    match error {
+        PoolError::Backend(error) => store_error(error),
+        other => StoreError::Unavailable(other.to_string()),
+    }
+}
+
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long a silent connection is believed in.
+const TCP_TIMEOUT: Duration = Duration::from_secs(15);
+/// How long a caller waits for a connection of the pool.
+const POOL_TIMEOUT: Duration = Duration::from_secs(5);
+/// Between two tries while the database is away.
+const KNOCK_EVERY: Duration = Duration::from_millis(100);
