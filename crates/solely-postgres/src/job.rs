@@ -17,7 +17,7 @@ use uuid::Uuid;
 use crate::batch::Together;
 use crate::connection::Connections;
 use crate::row::{self, JOB_COLUMNS, signed};
-use crate::transaction::{Values, transact};
+use crate::transaction::transact;
 use crate::{PostgresStore, Tx, event};
 
 #[async_trait]
@@ -136,26 +136,28 @@ fn not_made(found: &Row) -> Enqueued {
     }
 }
 
-/// Both statements are sent at once: if there was little to claim, it is known how long to wait.
 async fn claim(tx: &Tx<'_>, request: &ClaimRequest) -> Result<ClaimReply, Error> {
     fault::point("claim.begin");
     let process = row::uuid(request.process.as_bytes());
     let (limit, lock_ms) = (i32::try_from(request.limit).unwrap_or(i32::MAX), millis(request.lock));
     let sql = format!("SELECT {JOB_COLUMNS}, fence FROM solely_claim($1, $2, $3, $4, $5)");
-    let values: Values<'_> = &[&process, &request.queue, &limit, &lock_ms, &tx.offset_ms()];
-    let waits: Values<'_> = &[&process, &request.queue, &tx.offset_ms()];
-    let (rows, next) = futures::try_join!(
-        tx.query(&sql, values),
-        tx.one("SELECT alive, wait_ms FROM solely_next_due($1, $2, $3)", waits),
-    )?;
+    let rows = tx.query(&sql, &[&process, &request.queue, &limit, &lock_ms, &tx.offset_ms()]).await?;
+    let mut jobs: Vec<Claimed> = rows.iter().map(row::claimed).collect();
+    jobs.sort_by_key(|claimed| (claimed.job.priority, claimed.job.run_at, claimed.job.id));
+    if jobs.len() == request.limit {
+        return Ok(ClaimReply::Jobs { jobs, next_due_in: None });
+    }
+    let next = tx
+        .one(
+            "SELECT alive, wait_ms FROM solely_next_due($1, $2, $3)",
+            &[&process, &request.queue, &tx.offset_ms()],
+        )
+        .await?;
     if !next.get::<_, bool>(0) {
         return Ok(ClaimReply::NotAlive);
     }
-    let mut jobs: Vec<Claimed> = rows.iter().map(row::claimed).collect();
-    jobs.sort_by_key(|claimed| (claimed.job.priority, claimed.job.run_at, claimed.job.id));
     let wait = next.get::<_, Option<i64>>(1).and_then(|wait_ms| u64::try_from(wait_ms).ok());
-    let next_due_in = wait.filter(|_| jobs.len() < request.limit).map(Duration::from_millis);
-    Ok(ClaimReply::Jobs { jobs, next_due_in })
+    Ok(ClaimReply::Jobs { jobs, next_due_in: wait.map(Duration::from_millis) })
 }
 
 /// Claims in the order of their jobs' ids, in which rows are locked, as columns.

@@ -155,7 +155,7 @@ BEGIN
         EXIT WHEN NOT FOUND;
         RETURN QUERY
             WITH due AS MATERIALIZED (
-                SELECT id
+                SELECT ctid AS at
                   FROM jobs
                  WHERE queue = wanted_queue AND priority = urgency AND due_at <= now_ms
                  ORDER BY due_at, id
@@ -165,7 +165,7 @@ BEGIN
                SET state = 2, due_at = NULL, process = claimer, ends_at = now_ms + lock_ms,
                    updated_at = now_ms, fence = fence + 1, attempts = attempts + 1, again = false
               FROM due
-             WHERE jobs.id = due.id
+             WHERE jobs.ctid = due.at
             RETURNING jobs.*;
         GET DIAGNOSTICS taken = ROW_COUNT;
         missing := missing - taken;
@@ -195,6 +195,19 @@ BEGIN
 END
 $$;
 
+-- Locks jobs, given in the order of their ids, and says where their rows are: they stay there
+-- until the transaction ends. Null for one that is not there.
+CREATE FUNCTION solely_lock_jobs(ids uuid[]) RETURNS tid[]
+    LANGUAGE plpgsql VOLATILE AS
+$$
+BEGIN
+    RETURN ARRAY(SELECT locked.at
+                   FROM unnest(ids) AS wanted (wanted_id)
+                   LEFT JOIN LATERAL (SELECT ctid AS at FROM jobs WHERE id = wanted_id FOR UPDATE) AS locked
+                     ON true);
+END
+$$;
+
 -- Moves the end of locks. Claims are given in the order of their jobs' ids; rows are locked first,
 -- and only then is the clock looked at. Answers with those that could be renewed.
 CREATE FUNCTION solely_renew(ids uuid[], fences bigint[], lock_ms bigint, offset_ms bigint, fence_holds boolean)
@@ -202,17 +215,16 @@ RETURNS TABLE (place integer, until_ms bigint)
     LANGUAGE plpgsql VOLATILE AS
 $$
 DECLARE
+    rows   tid[];
     now_ms bigint;
 BEGIN
-    PERFORM 1
-       FROM unnest(ids) AS claimed (claimed_id)
-      CROSS JOIN LATERAL (SELECT 1 FROM jobs WHERE id = claimed_id FOR UPDATE) AS locked;
+    rows := solely_lock_jobs(ids);
     now_ms := solely_now(offset_ms);
     RETURN QUERY
         UPDATE jobs
            SET ends_at = now_ms + lock_ms
-          FROM unnest(ids, fences) WITH ORDINALITY AS claimed (claimed_id, claimed_fence, claimed_place)
-         WHERE id = claimed_id AND state = 2
+          FROM unnest(rows, fences) WITH ORDINALITY AS claimed (at, claimed_fence, claimed_place)
+         WHERE jobs.ctid = claimed.at AND state = 2
            AND (fence = claimed_fence AND ends_at > now_ms OR NOT fence_holds)
         RETURNING claimed_place::integer, ends_at;
 END
@@ -230,11 +242,10 @@ RETURNS TABLE (place integer, was_triggered boolean, at_ms bigint)
     LANGUAGE plpgsql VOLATILE AS
 $$
 DECLARE
+    rows   tid[];
     now_ms bigint;
 BEGIN
-    PERFORM 1
-       FROM unnest(ids) AS claimed (claimed_id)
-      CROSS JOIN LATERAL (SELECT 1 FROM jobs WHERE id = claimed_id FOR UPDATE) AS locked;
+    rows := solely_lock_jobs(ids);
     now_ms := solely_now(offset_ms);
     RETURN QUERY
         UPDATE jobs
@@ -257,9 +268,9 @@ BEGIN
                payload    = CASE WHEN verdict = 0 AND NOT again THEN '{}' ELSE payload END,
                process    = NULL,
                updated_at = now_ms
-          FROM unnest(ids, fences, verdicts, delays, errors) WITH ORDINALITY
-               AS claimed (claimed_id, claimed_fence, verdict, delay, new_error, claimed_place)
-         WHERE id = claimed_id
+          FROM unnest(rows, fences, verdicts, delays, errors) WITH ORDINALITY
+               AS claimed (at, claimed_fence, verdict, delay, new_error, claimed_place)
+         WHERE jobs.ctid = claimed.at
            AND (fence = claimed_fence AND state = 2 AND ends_at > now_ms OR NOT fence_holds)
         RETURNING claimed_place::integer, again, now_ms;
 END
