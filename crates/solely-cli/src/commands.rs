@@ -4,6 +4,7 @@ pub(crate) mod check;
 pub(crate) mod config;
 pub(crate) mod migrate;
 pub(crate) mod serve;
+pub(crate) mod torture;
 
 /// Why a command did not succeed.
 pub(crate) enum Failed {

@@ -8,8 +8,12 @@ mod store;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
+use clap::builder::PossibleValuesParser;
 use clap::{Args, Parser, Subcommand};
+use solely_core::config::Span;
+use solely_torture::torture::Break;
 
 use commands::Failed;
 
@@ -64,6 +68,45 @@ enum Command {
         #[arg(long)]
         json: bool,
     },
+    /// Kill, pause and cut off real processes on a real database, and check what is left
+    ///
+    /// Starts a private PostgreSQL, an upstream that counts its calls, and worker processes that
+    /// copy pages. Exits 1 if the checker finds anything wrong.
+    #[command(after_help = "Example: solely torture --for 60s --instances 3
+         solely torture --for 60s --break fence    must report a violation")]
+    Torture(TortureArgs),
+    /// A worker process of `torture`
+    #[command(hide = true)]
+    TortureWorker {
+        /// The store
+        store: String,
+        /// The upstream
+        upstream: String,
+    },
+}
+
+/// How a torture goes.
+#[derive(Args)]
+struct TortureArgs {
+    /// How long faults are made, such as 60s or 10m
+    #[arg(long = "for", value_name = "TIME", default_value = "60s", value_parser = parse_span)]
+    time: Duration,
+    /// Worker processes
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=64))]
+    instances: u16,
+    /// Repeat the torture of this seed
+    #[arg(long, value_name = "SEED")]
+    seed: Option<u64>,
+    /// Switch a guard off; the checker must then report a violation
+    #[arg(long = "break", value_name = "GUARD", value_parser = PossibleValuesParser::new(Break::ALL.map(Break::name)))]
+    broken: Option<String>,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+fn parse_span(text: &str) -> Result<Duration, String> {
+    text.parse::<Span>().map(|span| span.0)
 }
 
 /// What every command takes.
@@ -80,6 +123,14 @@ fn main() -> ExitCode {
         Command::Migrate { common } => commands::migrate::run(common.config.as_deref()),
         Command::Check { common, json } => commands::check::run(common.config.as_deref(), json),
         Command::Config { common, json } => commands::config::run(common.config.as_deref(), json),
+        Command::Torture(args) => commands::torture::run(&commands::torture::Asked {
+            time: args.time,
+            instances: usize::from(args.instances),
+            seed: args.seed,
+            broken: args.broken,
+            json: args.json,
+        }),
+        Command::TortureWorker { store, upstream } => commands::torture::work(&store, &upstream),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

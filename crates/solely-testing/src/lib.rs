@@ -43,6 +43,25 @@ fn start_for_this_process() -> String {
     url.recv().expect("the server has started")
 }
 
+/// A database of its own on that server.
+pub fn fresh_database() -> String {
+    let server = postgres_url();
+    let name = format!("test_{:032x}", rand::random::<u128>());
+    let sql = format!("CREATE DATABASE {name}");
+    let made = Command::new(postgres_bin().join("psql")).args(["-q", "-X", "-c", &sql, &server]).status();
+    assert!(made.is_ok_and(|status| status.success()), "a database is made");
+    let (place, _) = server.rsplit_once('/').expect("ends with a database");
+    format!("{place}/{name}")
+}
+
+/// The seed of this run: printed, and taken from `SOLELY_SEED`.
+pub fn seed() -> u64 {
+    let seed = std::env::var("SOLELY_SEED").ok().and_then(|text| text.parse().ok());
+    let seed = seed.unwrap_or_else(rand::random);
+    println!("seed {seed} (SOLELY_SEED={seed} repeats it)");
+    seed
+}
+
 /// A PostgreSQL server of our own.
 pub struct PostgresServer {
     child: Option<Child>,
@@ -93,6 +112,15 @@ impl PostgresServer {
         }
     }
 
+    /// Ends it as a power cut would; it recovers when it is started again.
+    pub fn crash(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            let pid = nix::unistd::Pid::from_raw(i32::try_from(child.id()).unwrap_or(0));
+            let _ = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGQUIT);
+            let _ = child.wait();
+        }
+    }
+
     /// Where its first database is.
     pub fn url(&self) -> String {
         format!("postgres://postgres@127.0.0.1:{}/postgres", self.port)
@@ -115,12 +143,18 @@ impl Drop for PostgresServer {
     }
 }
 
-/// Debian keeps the programs of a server version in a folder of its own.
 fn postgres_bin() -> PathBuf {
-    let versions = std::fs::read_dir("/usr/lib/postgresql")
-        .expect("PostgreSQL is installed: `cargo xtask setup` does it");
-    let newest = versions.flatten().map(|version| version.path().join("bin")).max();
-    newest.expect("a version of PostgreSQL")
+    installed_postgres().expect("PostgreSQL is installed: `cargo xtask setup` does it")
+}
+
+/// Where the programs of the newest PostgreSQL are: Debian has a folder for each version.
+pub fn installed_postgres() -> Option<PathBuf> {
+    let versions = std::fs::read_dir("/usr/lib/postgresql").ok()?;
+    versions
+        .flatten()
+        .map(|version| version.path().join("bin"))
+        .filter(|bin| bin.join("initdb").is_file())
+        .max()
 }
 
 /// PostgreSQL refuses to run as root; its own user then does.

@@ -38,7 +38,7 @@ pub(crate) fn run(file: Option<&Path>, listen: Option<SocketAddr>) -> Result<(),
 }
 
 /// Cancelled by SIGTERM or SIGINT. A second one ends the process at once.
-fn stop_on_signal() -> std::io::Result<CancellationToken> {
+pub(super) fn stop_on_signal() -> std::io::Result<CancellationToken> {
     let (mut term, mut int) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     let stop = CancellationToken::new();
     let stopping = stop.clone();

@@ -5,3 +5,4 @@ mod command;
 mod http;
 mod lifetime;
 mod server;
+mod torture;

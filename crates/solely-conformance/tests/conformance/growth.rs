@@ -13,9 +13,8 @@ use solely_core::lease::{Acquired, Holder, LeaseRenewed, LeaseRequest, LeaseStor
 use solely_core::liveness::{Beat, LivenessStore as _};
 use solely_core::{Json, LeaseId, ProcessId, Store as _};
 use solely_postgres::{Options, PostgresStore};
+use solely_testing::fresh_database;
 use tokio_postgres::{Client, NoTls};
-
-use crate::postgres::fresh_database;
 
 /// What was read.
 #[derive(Clone, Copy, Debug, Default)]
@@ -46,7 +45,7 @@ const TIMES: u32 = 100;
 
 impl Site {
     async fn new() -> Self {
-        let url = fresh_database().await;
+        let url = fresh_database();
         let store = PostgresStore::open(&url, &Options { max_connections: 2, ..Options::default() }).await;
         let store = store.expect("opens");
         let (client, connection) = tokio_postgres::connect(&url, NoTls).await.expect("connects");

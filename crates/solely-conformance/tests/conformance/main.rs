@@ -1,8 +1,6 @@
 //! The promises, on every engine.
 
-mod crash;
-mod cut;
 mod growth;
 mod postgres;
+mod schema;
 mod sqlite;
-mod swarm;

@@ -10,8 +10,7 @@ use async_trait::async_trait;
 use solely_conformance::{Engine, model_job, model_lease};
 use solely_core::{Clock, Store};
 use solely_postgres::{Options, PostgresStore};
-use solely_testing::postgres_url;
-use tokio_postgres::NoTls;
+use solely_testing::fresh_database;
 
 struct Postgres {
     url: String,
@@ -26,23 +25,10 @@ impl Postgres {
     }
 }
 
-/// A database of its own, on the private server.
-pub(crate) async fn fresh_database() -> String {
-    let server = postgres_url();
-    let (client, connection) = tokio_postgres::connect(&server, NoTls).await.expect("connects");
-    let connection = tokio::spawn(connection);
-    let name = format!("test_{}", uuid::Uuid::now_v7().simple());
-    client.batch_execute(&format!("CREATE DATABASE {name}")).await.expect("creates");
-    drop(client);
-    let _ = connection.await;
-    let (place, _) = server.rsplit_once('/').expect("ends with a database");
-    format!("{place}/{name}")
-}
-
 #[async_trait]
 impl Engine for Postgres {
     async fn fresh() -> Self {
-        let (url, clock) = (fresh_database().await, Clock::system());
+        let (url, clock) = (fresh_database(), Clock::system());
         let store = Self::open(&url, &clock).await;
         Self { url, clock, store }
     }

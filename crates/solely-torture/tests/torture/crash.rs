@@ -2,22 +2,21 @@
 
 use std::collections::HashSet;
 use std::io::{BufRead as _, BufReader, Write as _};
-use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use async_trait::async_trait;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use rand::rngs::SmallRng;
 use rand::{RngExt as _, SeedableRng as _};
-use solely_conformance::paged::{Numbers, Run, violations};
-use solely_conformance::seed;
+use solely_core::JobId;
 use solely_core::fault::{BREAK_ENV, CRASH_ENV, CRASH_POINTS};
 use solely_core::job::JobStore as _;
 use solely_core::queue::QueueStore as _;
-use solely_core::{JobId, StoreError};
 use solely_sqlite::{Access, Options, SqliteStore};
+use solely_testing::seed;
+use solely_torture::checker::{self, Numbers as _};
+use solely_torture::paged::Run;
 use tempfile::TempDir;
 
 /// A store on disk and the processes that work on it.
@@ -55,19 +54,7 @@ impl Site {
     }
 
     async fn violations(&self, runs: &[Run]) -> Vec<String> {
-        violations(&Sql(&self.file()), runs).await.expect("reads")
-    }
-}
-
-/// The checker's own reader: a plain connection.
-struct Sql<'a>(&'a Path);
-
-#[async_trait]
-impl Numbers for Sql<'_> {
-    async fn number(&self, sql: &str) -> Result<i64, StoreError> {
-        let conn =
-            rusqlite::Connection::open(self.0).map_err(|error| StoreError::Unusable(error.to_string()))?;
-        conn.query_row(sql, [], |row| row.get(0)).map_err(|error| StoreError::Refused(error.to_string()))
+        checker::violations(&checker::Sqlite(self.file()), runs).await.expect("reads")
     }
 }
 
@@ -112,7 +99,7 @@ impl Death {
 }
 
 /// Waits for a process, but not for ever. True if it ended by itself and well.
-pub(crate) fn finish(child: &mut Child) -> bool {
+fn finish(child: &mut Child) -> bool {
     let deadline = Instant::now() + Duration::from_secs(60);
     while Instant::now() < deadline {
         if let Some(status) = child.try_wait().expect("waits") {
@@ -131,7 +118,7 @@ fn run(n: usize) -> Run {
 /// Kills workers `kills` times, begins a new run whenever one is finished, then lets the work
 /// be finished in peace. Stops early once `enough` says so.
 async fn torture(site: &Site, kills: usize, broken: &str, enough: impl AsyncFn(&[Run]) -> bool) -> Vec<Run> {
-    let mut rng = SmallRng::seed_from_u64(seed::seed());
+    let mut rng = SmallRng::seed_from_u64(seed());
     // Every step once for sure, early and late in a process's life; then as chance will have it.
     let every_step = |count| CRASH_POINTS.iter().map(move |point| Death::At { point, count });
     let mut due: Vec<Death> = every_step(1).chain(every_step(5)).collect();
@@ -217,7 +204,7 @@ async fn a_process_paused_beyond_its_lock_settles_nothing() {
 /// been stopped while it held the store's write lock.
 async fn until_past_the_lock(site: &Site) -> solely_core::Timestamp {
     let running = "SELECT ends_at FROM jobs WHERE state = 2";
-    let until = Sql(&site.file()).number(running).await.expect("one job runs");
+    let until = checker::Sqlite(site.file()).number(running).await.expect("one job runs");
     let until = solely_core::Timestamp::from_millis(until);
     while solely_core::Clock::system().now() <= until.plus(Duration::from_millis(2_200)) {
         tokio::time::sleep(Duration::from_millis(20)).await;
@@ -229,7 +216,7 @@ async fn until_past_the_lock(site: &Site) -> solely_core::Timestamp {
 #[tokio::test]
 async fn acknowledged_jobs_survive_a_kill() {
     let site = Site::new();
-    let mut rng = SmallRng::seed_from_u64(seed::seed());
+    let mut rng = SmallRng::seed_from_u64(seed());
     let mut acknowledged: HashSet<JobId> = HashSet::new();
     let mut kills = 0;
     while acknowledged.len() < 5_000 {

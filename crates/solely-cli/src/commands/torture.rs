@@ -1,0 +1,87 @@
+//! `solely torture`.
+
+use std::io::IsTerminal as _;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use solely_torture::paged::Pages;
+use solely_torture::torture::{Break, LOCK, Options, Report};
+use solely_torture::{subject, torture};
+
+use super::Failed;
+use super::serve::stop_on_signal;
+
+/// What the command line says.
+pub(crate) struct Asked {
+    pub(crate) time: Duration,
+    pub(crate) instances: usize,
+    pub(crate) seed: Option<u64>,
+    pub(crate) broken: Option<String>,
+    pub(crate) json: bool,
+}
+
+pub(crate) fn run(asked: &Asked) -> Result<(), Failed> {
+    let options = Options {
+        time: asked.time,
+        instances: asked.instances,
+        seed: asked.seed.unwrap_or_else(|| uuid::Uuid::new_v4().as_u64_pair().0),
+        broken: Break::ALL.into_iter().find(|guard| asked.broken.as_deref() == Some(guard.name())),
+        program: std::env::current_exe().context("this program's own file")?,
+        progress,
+    };
+    eprintln!("seed {} (--seed {} repeats it)", options.seed, options.seed);
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let report = runtime.block_on(torture::torture(&options))?;
+    if asked.json {
+        println!("{}", serde_json::to_string(&report)?);
+    } else {
+        print(&report);
+    }
+    if report.violations.is_empty() { Ok(()) } else { Err(Failed::Violations) }
+}
+
+fn progress(report: &Report) {
+    if std::io::stderr().is_terminal() {
+        let harms = report.kills + report.crashes + report.pauses + report.restarts;
+        eprint!(
+            "\r{harms} processes harmed, {} runs checked, {} violations ",
+            report.runs,
+            report.violations.len()
+        );
+    }
+}
+
+fn print(report: &Report) {
+    if std::io::stderr().is_terminal() {
+        eprintln!();
+    }
+    println!(
+        "{} killed, {} made to die at a point, {} paused beyond their lock, {} restarts of the database",
+        report.kills, report.crashes, report.pauses, report.restarts
+    );
+    println!(
+        "{} COMMITs cut before they arrived, {} cut off from their answer, {} times all connections cut",
+        report.cuts_before_commit, report.cuts_after_commit, report.cuts_of_all
+    );
+    println!(
+        "{} runs of {} pages checked, {} upstream calls",
+        report.runs, report.pages, report.upstream_calls
+    );
+    for violation in &report.violations {
+        println!("violation: {violation}");
+    }
+    println!("{} violations", report.violations.len());
+}
+
+/// A worker process of the torture: it works until it is told to stop, or worse.
+pub(crate) fn work(store: &str, upstream: &str) -> Result<(), Failed> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    runtime.block_on(async {
+        let stop = stop_on_signal()?;
+        let client = reqwest::Client::builder().timeout(Duration::from_secs(10)).build()?;
+        let pages = Pages::Fetched { client, upstream: upstream.to_owned() };
+        subject::work(subject::open(store).await?, LOCK, Arc::new(pages), stop).await?;
+        Ok(())
+    })
+}

@@ -1,0 +1,53 @@
+//! `solely torture`: it passes, and it can fail.
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::server::solely;
+
+fn torture(args: &[&str]) -> (Option<i32>, Value) {
+    let folder = TempDir::new().expect("a folder");
+    let output = solely(folder.path()).args(["torture", "--json"]).args(args).output().expect("runs");
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    println!("{said}");
+    assert!(said.contains("--seed"), "{said}");
+    let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    println!("{report:#}");
+    (output.status.code(), report)
+}
+
+/// Three processes, killed, paused beyond their locks, cut off at COMMIT, their database
+/// restarted: every page exactly once.
+#[test]
+fn every_page_exactly_once_on_postgres() {
+    let (code, report) = torture(&["--for", "15s"]);
+    assert_eq!((code, &report["violations"]), (Some(0), &serde_json::json!([])));
+    for what in ["kills", "crashes", "pauses", "cutsBeforeCommit", "cutsAfterCommit", "runs"] {
+        assert!(report[what].as_u64() > Some(0), "{what}");
+    }
+}
+
+/// With the fence off, whoever was paused settles what is another's by then.
+#[test]
+fn without_the_fence_it_reports_late_settlements() {
+    let (code, report) = torture(&["--for", "120s", "--break", "fence"]);
+    assert_eq!(code, Some(1));
+    assert!(report["violations"].to_string().contains("settlements"), "{report}");
+}
+
+/// With the effect outside the transaction, whoever dies between the two strands its partition.
+#[test]
+fn without_the_page_transaction_it_reports_stranded_partitions() {
+    let (code, report) = torture(&["--for", "120s", "--break", "page-transaction"]);
+    assert_eq!(code, Some(1));
+    assert!(report["violations"].to_string().contains("pages counted"), "{report}");
+}
+
+#[test]
+fn a_guard_that_is_not_known_is_refused() {
+    let folder = TempDir::new().expect("a folder");
+    let output = solely(folder.path()).args(["torture", "--break", "nothing"]).output().expect("runs");
+    assert_eq!(output.status.code(), Some(2));
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("fence") && said.contains("page-transaction"), "{said}");
+}

@@ -1,0 +1,78 @@
+//! A process for fault tests to kill: it works pages, or it enqueues and says what was
+//! acknowledged. Which guards hold and where it dies is in its environment.
+
+use std::io::Write as _;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail};
+use async_trait::async_trait;
+use solely_core::job::{JobStore as _, NewJob};
+use solely_core::worker::{Delivery, Done, Failure, Handler};
+use solely_sqlite::{Options, SqliteStore};
+use solely_torture::paged::Pages;
+use solely_torture::subject::{open, work_all};
+
+#[tokio::main]
+async fn main() -> Result<()> {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let [mode, url, rest @ ..] = args.as_slice() else { bail!("subject MODE URL …") };
+    match mode.as_str() {
+        "work" => work_all(open(url).await?, Duration::from_secs(120), Arc::new(Pages::Computed)).await,
+        "stall" => work_all(open(url).await?, Duration::from_secs(2), Arc::new(Stalls)).await,
+        "enqueue" => {
+            let count = rest.first().context("how many")?.parse()?;
+            enqueue(&Arc::new(SqliteStore::open(url, &Options::default())?), count).await
+        }
+        other => bail!("no mode {other}"),
+    }
+}
+
+/// Says that it begins, and goes on with its first delivery when it is told to: the test stops
+/// the process in the middle of it.
+struct Stalls;
+
+#[async_trait]
+impl Handler for Stalls {
+    async fn handle(&self, delivery: &Delivery) -> Result<Done, Failure> {
+        say(&format!("begun {}", delivery.job.attempts));
+        if delivery.job.attempts == 1 {
+            let told = tokio::task::spawn_blocking(|| std::io::stdin().read_line(&mut String::new())).await;
+            told.expect("waits").expect("is told");
+        }
+        say(&format!("ended {}", delivery.job.attempts));
+        Pages::Computed.handle(delivery).await
+    }
+}
+
+/// Enqueues with 64 in flight, and says which jobs were acknowledged and how many commits that
+/// took.
+async fn enqueue(store: &Arc<SqliteStore>, count: usize) -> Result<()> {
+    say("begin");
+    let before = store.counts().now();
+    let per_task = count.div_ceil(64);
+    let tasks = (0..64).map(|task| {
+        let store = store.clone();
+        tokio::spawn(async move {
+            for n in (task * per_task)..((task + 1) * per_task).min(count) {
+                let job = NewJob::new("acknowledged", format!("{}-{n}", std::process::id()));
+                let id = job.id;
+                store.enqueue(vec![job]).await?;
+                say(&id.to_string());
+            }
+            anyhow::Ok(())
+        })
+    });
+    for task in tasks.collect::<Vec<_>>() {
+        task.await??;
+    }
+    say(&format!("commits {}", (store.counts().now() - before).commits));
+    Ok(())
+}
+
+/// One whole line, in one write, so that a kill leaves no half of it.
+fn say(line: &str) {
+    let mut out = std::io::stdout().lock();
+    let _ = out.write_all(format!("{line}\n").as_bytes());
+    let _ = out.flush();
+}

@@ -1,0 +1,111 @@
+//! A proxy in front of PostgreSQL that cuts connections: all of them at once, or the one that
+//! commits next, before its COMMIT arrives or between it and its answer.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+
+use anyhow::{Context as _, Result};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+
+/// What happens to the next COMMIT.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Cut {
+    /// It passes.
+    Not = 0,
+    /// It never reaches the server.
+    Before = 1,
+    /// The server commits; its answer is lost.
+    After = 2,
+}
+
+/// A proxy, and the switch for its next COMMIT.
+pub struct Proxy {
+    /// The server's URL, through the proxy.
+    pub url: String,
+    next: Arc<AtomicU8>,
+    all: watch::Sender<()>,
+}
+
+impl Proxy {
+    /// Listens in front of the server of a URL.
+    pub async fn before(server_url: &str) -> Result<Self> {
+        let (place, database) = server_url.rsplit_once('/').context("the URL names a database")?;
+        let server = place.rsplit_once('@').context("the URL names a user")?.1.to_owned();
+        let listener = TcpListener::bind(("127.0.0.1", solely_testing::free_port())).await?;
+        let address: SocketAddr = listener.local_addr()?;
+        let next = Arc::new(AtomicU8::new(Cut::Not as u8));
+        let (all, cut_all) = watch::channel(());
+        let switch = next.clone();
+        tokio::spawn(async move {
+            while let Ok((client, _)) = listener.accept().await {
+                // While the server is away, connections end as they would without a proxy.
+                let Ok(server) = TcpStream::connect(&server).await else { continue };
+                let _ = (client.set_nodelay(true), server.set_nodelay(true));
+                tokio::spawn(pass(client, server, switch.clone(), cut_all.clone()));
+            }
+        });
+        Ok(Self { url: format!("postgres://postgres@{address}/{database}"), next, all })
+    }
+
+    /// Says what happens to the next COMMIT.
+    pub fn cut(&self, cut: Cut) {
+        self.next.store(cut as u8, Ordering::SeqCst);
+    }
+
+    /// Cuts every connection there is.
+    pub fn cut_all(&self) {
+        self.all.send_replace(());
+    }
+}
+
+/// Passes bytes both ways until one side ends or a cut comes.
+async fn pass(client: TcpStream, server: TcpStream, next: Arc<AtomicU8>, mut cut_all: watch::Receiver<()>) {
+    cut_all.mark_unchanged();
+    let (from_client, to_client) = client.into_split();
+    let (from_server, to_server) = server.into_split();
+    let back = tokio::spawn(copy(from_server, to_client));
+    // When one of these ends, both ways are closed and the client has no answer.
+    tokio::select! {
+        () = forth(from_client, to_server, &next, &back) => {}
+        _ = cut_all.changed() => {}
+    }
+    back.abort();
+}
+
+async fn copy(mut from: OwnedReadHalf, mut to: OwnedWriteHalf) {
+    let mut buffer = [0; 8192];
+    while let Ok(read @ 1..) = from.read(&mut buffer).await {
+        if to.write_all(&buffer[..read]).await.is_err() {
+            return;
+        }
+    }
+}
+
+async fn forth(
+    mut from: OwnedReadHalf,
+    mut to: OwnedWriteHalf,
+    next: &AtomicU8,
+    back: &tokio::task::JoinHandle<()>,
+) {
+    let mut buffer = [0; 8192];
+    while let Ok(read @ 1..) = from.read(&mut buffer).await {
+        let commit = buffer[..read].windows(6).any(|bytes| bytes == b"COMMIT");
+        let cut = if commit { next.swap(Cut::Not as u8, Ordering::SeqCst) } else { Cut::Not as u8 };
+        if cut == Cut::Before as u8 {
+            return;
+        }
+        if cut == Cut::After as u8 {
+            // The answer is not passed on, but the server gets what it needs to commit.
+            back.abort();
+        }
+        if to.write_all(&buffer[..read]).await.is_err() || cut == Cut::After as u8 {
+            let _ = to.flush().await;
+            return;
+        }
+    }
+}

@@ -1,0 +1,292 @@
+//! One torture, from its seed to its report.
+
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail};
+use rand::rngs::SmallRng;
+use rand::{RngExt as _, SeedableRng as _};
+use serde::Serialize;
+use solely_core::check::CheckStore as _;
+use solely_core::fault::CRASH_POINTS;
+use solely_core::job::JobStore as _;
+use solely_postgres::PostgresStore;
+use solely_testing::PostgresServer;
+
+use crate::checker::{self, Postgres};
+use crate::paged::Run;
+use crate::process::Process;
+use crate::proxy::{Cut, Proxy};
+use crate::upstream::CountingUpstream;
+
+/// A guard that can be switched off, to show that the checker notices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Break {
+    /// A settlement needs the fence and the live lock of its delivery.
+    Fence,
+    /// A page's effect commits with its completion and the next page's message.
+    PageTransaction,
+}
+
+impl Break {
+    /// Every guard.
+    pub const ALL: [Self; 2] = [Self::Fence, Self::PageTransaction];
+
+    /// Its name, on the command line and in `SOLELY_BREAK`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Fence => "fence",
+            Self::PageTransaction => "page-transaction",
+        }
+    }
+}
+
+/// What to do, and for how long.
+pub struct Options {
+    /// How long faults are made.
+    pub time: Duration,
+    /// Worker processes.
+    pub instances: usize,
+    /// Everything is drawn from it.
+    pub seed: u64,
+    /// The guard that is off.
+    pub broken: Option<Break>,
+    /// The program whose `torture-worker URL UPSTREAM` is a worker process.
+    pub program: std::path::PathBuf,
+    /// Called about once a second.
+    pub progress: fn(&Report),
+}
+
+/// What was done, and what was found.
+#[derive(Clone, Debug, Default, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Report {
+    /// See [`Options::seed`].
+    pub seed: u64,
+    /// Processes killed with SIGKILL.
+    pub kills: u32,
+    /// Processes started to die at a named point.
+    pub crashes: u32,
+    /// Processes paused beyond their lock.
+    pub pauses: u32,
+    /// COMMITs cut before they arrived.
+    pub cuts_before_commit: u32,
+    /// COMMITs cut off from their answer.
+    pub cuts_after_commit: u32,
+    /// Times that all connections were cut.
+    pub cuts_of_all: u32,
+    /// Restarts of the database, in peace and as after a power cut.
+    pub restarts: u32,
+    /// Runs that ended and were checked.
+    pub runs: usize,
+    /// Pages of those runs.
+    pub pages: u64,
+    /// Calls of the upstream.
+    pub upstream_calls: u64,
+    /// What is wrong.
+    pub violations: Vec<String>,
+}
+
+/// How long a worker's lock lasts. Pauses are longer.
+pub const LOCK: Duration = Duration::from_secs(1);
+
+/// Runs under way at once.
+const RUNS: usize = 3;
+
+struct Torture<'a> {
+    options: &'a Options,
+    rng: SmallRng,
+    server: PostgresServer,
+    proxy: Proxy,
+    upstream: CountingUpstream,
+    store: PostgresStore,
+    numbers: Postgres,
+    processes: Vec<Process>,
+    runs: Vec<Run>,
+    begun: usize,
+    report: Report,
+}
+
+/// Tortures, and reports. Blocks its thread at times, so its runtime needs more than one.
+pub async fn torture(options: &Options) -> Result<Report> {
+    if solely_testing::installed_postgres().is_none() {
+        bail!("a torture starts a private PostgreSQL, and none is installed (the package `postgresql`)");
+    }
+    let server = PostgresServer::start();
+    let proxy = Proxy::before(&server.url()).await?;
+    let store = PostgresStore::open(&server.url(), &solely_postgres::Options::default()).await?;
+    let mut torture = Torture {
+        options,
+        rng: SmallRng::seed_from_u64(options.seed),
+        numbers: Postgres(server.url()),
+        server,
+        proxy,
+        upstream: CountingUpstream::start().await?,
+        store,
+        processes: Vec::new(),
+        runs: Vec::new(),
+        begun: 0,
+        report: Report { seed: options.seed, ..Report::default() },
+    };
+    torture.run().await?;
+    Ok(torture.report)
+}
+
+impl Torture<'_> {
+    async fn run(&mut self) -> Result<()> {
+        for _ in 0..self.options.instances {
+            let process = self.start(false)?;
+            self.processes.push(process);
+        }
+        let (deadline, mut told) = (Instant::now() + self.options.time, Instant::now());
+        while Instant::now() < deadline {
+            self.begin_runs().await?;
+            let rest = self.rng.random_range(20..250);
+            tokio::time::sleep(Duration::from_millis(rest)).await;
+            self.harm().await?;
+            self.care_for_processes()?;
+            self.check_ended_runs().await?;
+            if self.options.broken.is_some() && !self.report.violations.is_empty() {
+                return Ok(());
+            }
+            if told.elapsed() > Duration::from_secs(1) {
+                told = Instant::now();
+                (self.options.progress)(&self.report);
+            }
+        }
+        self.finish().await
+    }
+
+    fn start(&mut self, to_crash: bool) -> Result<Process> {
+        let mut command = Command::new(&self.options.program);
+        command.arg("torture-worker").arg(&self.proxy.url).arg(format!("http://{}", self.upstream.address));
+        let crash = to_crash.then(|| {
+            let point = CRASH_POINTS[self.rng.random_range(0..CRASH_POINTS.len())];
+            format!("{point}:{}", self.rng.random_range(1..40))
+        });
+        let broken = self.options.broken.map_or("", Break::name);
+        Process::start(command, broken, crash.as_deref()).context("a worker process starts")
+    }
+
+    async fn begin_runs(&mut self) -> Result<()> {
+        while self.runs.len() < RUNS {
+            let run = Run { id: format!("run-{}", self.begun), partitions: 4, records: 203, limit: 5 };
+            self.store.enqueue(run.first_messages()).await?;
+            self.begun += 1;
+            self.runs.push(run);
+        }
+        Ok(())
+    }
+
+    /// Does one bad thing.
+    async fn harm(&mut self) -> Result<()> {
+        let victim = self.rng.random_range(0..self.processes.len());
+        let mut fate = self.rng.random_range(0..100);
+        if self.options.broken == Some(Break::Fence) && self.rng.random_bool(0.7) {
+            // Only who was paused can come too late.
+            fate = 50;
+        }
+        match fate {
+            0..20 => {
+                self.processes[victim].kill();
+                self.processes[victim] = self.start(false)?;
+                self.report.kills += 1;
+            }
+            20..40 => {
+                self.processes[victim].kill();
+                self.processes[victim] = self.start(true)?;
+                self.report.crashes += 1;
+            }
+            40..60 if self.processes[victim].paused_until.is_none() => {
+                self.processes[victim].pause(Instant::now() + LOCK * 3 / 2);
+                self.report.pauses += 1;
+            }
+            60..75 => {
+                self.proxy.cut(Cut::Before);
+                self.report.cuts_before_commit += 1;
+            }
+            75..90 => {
+                self.proxy.cut(Cut::After);
+                self.report.cuts_after_commit += 1;
+            }
+            90..97 => {
+                self.proxy.cut_all();
+                self.report.cuts_of_all += 1;
+            }
+            97..100 => {
+                if self.rng.random_bool(0.5) {
+                    self.server.stop();
+                } else {
+                    self.server.crash();
+                }
+                self.server.start_again();
+                self.report.restarts += 1;
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Lets the paused go on when their time is over, and replaces the dead.
+    fn care_for_processes(&mut self) -> Result<()> {
+        for place in 0..self.processes.len() {
+            let process = &mut self.processes[place];
+            if process.paused_until.is_some_and(|until| until <= Instant::now()) {
+                process.go_on();
+            }
+            if process.has_ended() {
+                self.processes[place] = self.start(false)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks the runs of which nothing is left.
+    async fn check_ended_runs(&mut self) -> Result<()> {
+        for run in std::mem::take(&mut self.runs) {
+            if checker::left(&self.numbers, &run).await? > 0 {
+                self.runs.push(run);
+                continue;
+            }
+            self.report
+                .violations
+                .extend(checker::violations(&self.numbers, std::slice::from_ref(&run)).await?);
+            let (pages, calls) = (run.partitions * run.pages(), self.upstream.calls(Some(&run.id)));
+            if (calls.0 as u64) < pages {
+                self.report.violations.push(format!("{}: only {} pages were fetched", run.id, calls.0));
+            }
+            self.report.runs += 1;
+            self.report.pages += pages;
+        }
+        self.report.upstream_calls = self.upstream.calls(None).1;
+        Ok(())
+    }
+
+    /// Lets the work be finished in peace, and looks at everything once more.
+    async fn finish(&mut self) -> Result<()> {
+        self.proxy.cut(Cut::Not);
+        for process in &mut self.processes {
+            process.go_on();
+        }
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while !self.runs.is_empty() && Instant::now() < deadline {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            self.care_for_processes()?;
+            self.check_ended_runs().await?;
+        }
+        for run in &self.runs {
+            let left = checker::left(&self.numbers, run).await?;
+            self.report.violations.push(format!("{}: {left} messages are never worked", run.id));
+        }
+        for process in &mut self.processes {
+            if !process.end(Duration::from_secs(15)).await {
+                self.report.violations.push("a worker process did not end when asked to".to_owned());
+            }
+        }
+        let found = self.store.check().await?.violations;
+        let found =
+            found.iter().map(|broken| format!("{}: {}: {}", broken.rule, broken.subject, broken.message));
+        self.report.violations.extend(found);
+        Ok(())
+    }
+}

@@ -1,0 +1,73 @@
+//! A slow, moody upstream that counts who asks for what.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use anyhow::Result;
+use axum::extract::{Path, Query, State};
+use axum::http::StatusCode;
+use axum::{Json, Router, routing};
+use rand::RngExt as _;
+use serde::Deserialize;
+use tokio::net::TcpListener;
+
+use crate::paged;
+
+/// Calls by page.
+type Calls = Arc<Mutex<HashMap<String, u64>>>;
+
+/// The upstream of one torture.
+pub struct CountingUpstream {
+    /// Where it listens.
+    pub address: SocketAddr,
+    calls: Calls,
+}
+
+impl CountingUpstream {
+    /// Serves until the runtime ends.
+    pub async fn start() -> Result<Self> {
+        let calls = Calls::default();
+        let app =
+            Router::new().route("/pages/{run}/{partition}", routing::get(page)).with_state(calls.clone());
+        let listener = TcpListener::bind(("127.0.0.1", solely_testing::free_port())).await?;
+        let address = listener.local_addr()?;
+        tokio::spawn(async { axum::serve(listener, app).await });
+        Ok(Self { address, calls })
+    }
+
+    /// How often each page was asked for, all in all and of one run.
+    pub fn calls(&self, run: Option<&str>) -> (usize, u64) {
+        let calls = self.calls.lock().unwrap_or_else(PoisonError::into_inner);
+        let of_run =
+            |key: &str| run.is_none_or(|run| key.strip_prefix(run).is_some_and(|rest| rest.starts_with(':')));
+        let counts: Vec<u64> = calls.iter().filter(|(key, _)| of_run(key)).map(|(_, count)| *count).collect();
+        (counts.len(), counts.iter().sum())
+    }
+}
+
+#[derive(Deserialize)]
+struct Asked {
+    offset: u64,
+    limit: u64,
+    total: u64,
+}
+
+async fn page(
+    State(calls): State<Calls>,
+    Path((run, partition)): Path<(String, String)>,
+    Query(asked): Query<Asked>,
+) -> Result<Json<Vec<paged::SourceRecord>>, StatusCode> {
+    let key = format!("{run}:{partition}:{}", asked.offset);
+    *calls.lock().unwrap_or_else(PoisonError::into_inner).entry(key).or_default() += 1;
+    // Mostly quick, at times much longer than a lock lasts, at times out of order.
+    let mood = rand::rng().random_range(0..100);
+    let takes = if mood < 4 { rand::rng().random_range(300..1_600) } else { rand::rng().random_range(1..12) };
+    tokio::time::sleep(Duration::from_millis(takes)).await;
+    if mood == 99 {
+        return Err(StatusCode::SERVICE_UNAVAILABLE);
+    }
+    let end = asked.total.min(asked.offset.saturating_add(asked.limit));
+    Ok(Json((asked.offset..end).map(|n| paged::source_record(&partition, n)).collect()))
+}

@@ -1,0 +1,5 @@
+//! Processes and connections that die.
+
+mod crash;
+mod cut;
+mod restart;

@@ -1,0 +1,138 @@
+//! PostgreSQL restarted under load: work resumes by itself, nothing is lost or doubled, and
+//! callers are told at once.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use async_trait::async_trait;
+use solely_core::bus::Bus;
+use solely_core::event::{EventStore as _, NewEvent};
+use solely_core::job::{Enqueued, JobState, NewJob};
+use solely_core::metrics::Metrics;
+use solely_core::queue::{Jobs, QueueStore as _};
+use solely_core::store::Retention;
+use solely_core::upkeep::Upkeep;
+use solely_core::worker::{Delivery, Done, Failure, Handler, QueueSpec, Worker};
+use solely_core::{JobId, ProcessId, Store as _, StoreError};
+use solely_postgres::{Options, PostgresStore};
+use solely_testing::PostgresServer;
+use tokio_util::sync::CancellationToken;
+
+/// Tells of every delivery that is settled.
+struct Tells;
+
+#[async_trait]
+impl Handler for Tells {
+    async fn handle(&self, delivery: &Delivery) -> Result<Done, Failure> {
+        let told = NewEvent::new(format!("load:{}", delivery.job.id), "worked");
+        Ok(Done { events: vec![told], ..Done::default() })
+    }
+}
+
+/// What one caller was told of its jobs.
+#[derive(Default)]
+struct Told {
+    made: Vec<JobId>,
+    refused: Vec<JobId>,
+    slowest: Duration,
+}
+
+/// Enqueues one by one until told to stop.
+async fn enqueue(jobs: Jobs, stop: Arc<AtomicBool>) -> Told {
+    let mut told = Told::default();
+    while !stop.load(Ordering::Relaxed) {
+        let job = NewJob::new("load", JobId::new().to_string());
+        let (id, asked) = (job.id, Instant::now());
+        let answer = jobs.enqueue(vec![job]).await;
+        told.slowest = told.slowest.max(asked.elapsed());
+        match answer {
+            Ok(outcome) => {
+                assert_eq!(outcome, [Enqueued::Created]);
+                told.made.push(id);
+            }
+            Err(StoreError::Unavailable(_)) => {
+                told.refused.push(id);
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+            // Also true: nobody can say.
+            Err(StoreError::Unknown(_)) => {}
+            Err(other) => panic!("{other}"),
+        }
+    }
+    told
+}
+
+async fn until_healthy(store: &PostgresStore) {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while store.health().await.is_err() {
+        assert!(Instant::now() < deadline, "it comes back by itself");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+async fn until_worked(store: &PostgresStore, id: JobId) {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    loop {
+        let job = store.job(id).await.expect("reads").expect("what was acknowledged is there");
+        if job.state == JobState::Completed {
+            return;
+        }
+        assert!(Instant::now() < deadline, "work resumes by itself: {job:?}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+#[tokio::test]
+async fn postgres_restarted_under_load_loses_and_doubles_nothing() {
+    let mut server = PostgresServer::start();
+    let store = PostgresStore::open(&server.url(), &Options::default()).await.expect("opens");
+    let store = Arc::new(store);
+    let jobs = Jobs::new(store.clone(), Bus::new(), Arc::new(Metrics::default()));
+    let (process, stop) = (ProcessId::random(), CancellationToken::new());
+    let spec = QueueSpec::new("load", Arc::new(Tells));
+    let upkeep = Upkeep::new(jobs.clone(), process, std::slice::from_ref(&spec), Retention::default());
+    upkeep.beat().await.expect("beats");
+    let upkeep = tokio::spawn(upkeep.run(stop.clone()));
+    let worker = Worker { jobs: jobs.clone(), process, queues: vec![spec], grace: Duration::from_secs(5) };
+    let worker = tokio::spawn(worker.run(stop.clone()));
+    let enough = Arc::new(AtomicBool::new(false));
+    let callers: Vec<_> = (0..16).map(|_| tokio::spawn(enqueue(jobs.clone(), enough.clone()))).collect();
+    for round in 0..4 {
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        if round % 2 == 0 {
+            server.stop()
+        } else {
+            server.crash()
+        }
+        // While it is away, health tells the truth and nobody waits for the answer.
+        let asked = Instant::now();
+        assert!(store.health().await.is_err());
+        assert!(asked.elapsed() < Duration::from_secs(1), "{:?}", asked.elapsed());
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        server.start_again();
+        until_healthy(&store).await;
+    }
+    enough.store(true, Ordering::Relaxed);
+    let (mut made, mut refused) = (0, 0);
+    for caller in callers {
+        let told = caller.await.expect("ends");
+        // This thread also waits for the server to stop and to start.
+        assert!(told.slowest < Duration::from_secs(5), "told at once: {:?}", told.slowest);
+        for id in &told.made {
+            until_worked(&store, *id).await;
+            let worked = store.timeline(format!("load:{id}"), None, 10).await.expect("reads");
+            assert_eq!(worked.len(), 1, "worked exactly once");
+        }
+        for id in &told.refused {
+            assert!(store.job(*id).await.expect("reads").is_none(), "refused, and yet there");
+        }
+        made += told.made.len();
+        refused += told.refused.len();
+    }
+    println!("{made} made and worked once, {refused} refused");
+    assert!(made > 100 && refused > 0);
+    stop.cancel();
+    worker.await.expect("ends");
+    upkeep.await.expect("ends");
+}
