@@ -73,8 +73,8 @@ fn check(config: &Config) -> Result<(), Failed> {
     if let Some(problem) = crate::store::problem(&config.store.url) {
         return Err(Failed::Config(problem));
     }
-    if config.store.max_connections < 2 {
-        return Err(Failed::Config("`store.max_connections` is at least 2".to_owned()));
+    if config.store.max_connections < 3 {
+        return Err(Failed::Config("`store.max_connections` is at least 3".to_owned()));
     }
     if config.server.max_body.0 == 0 {
         return Err(Failed::Config("`server.max_body` is at least 1B".to_owned()));

@@ -42,6 +42,7 @@ pub(crate) async fn open(config: &StoreConfig, access: Access) -> Result<Arc<dyn
         Some(Engine::Postgres) => {
             let options = solely_postgres::Options {
                 max_connections: config.max_connections,
+                schema: config.schema.clone(),
                 statement_timeout: config.statement_timeout.0,
                 clock,
                 guards,

@@ -6,7 +6,7 @@
 //! none at that moment; a listener that is dropped with a wake-up in hand passes it on.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use tokio::sync::Notify;
 
@@ -27,11 +27,33 @@ struct Line {
 
 type Lines = Arc<Mutex<HashMap<String, Line>>>;
 
-/// The wake-ups of one process.
+/// Passes wake-ups on to other processes, without waiting.
+pub trait Relay: Send + Sync {
+    /// Wakes one listener of the topic in every other process, soon, if it can.
+    fn wake(&self, topic: Topic<'_>);
+}
+
+/// The wake-ups of one process, and by a [`Relay`] those of others.
 #[derive(Clone, Default)]
 pub struct Bus {
     queues: Lines,
     leases: Lines,
+    relay: Arc<OnceLock<Arc<dyn Relay>>>,
+}
+
+/// A bus that does not keep itself alive.
+pub struct WeakBus {
+    queues: Weak<Mutex<HashMap<String, Line>>>,
+    leases: Weak<Mutex<HashMap<String, Line>>>,
+    relay: Weak<OnceLock<Arc<dyn Relay>>>,
+}
+
+impl WeakBus {
+    /// The bus, if anyone still has it.
+    pub fn upgrade(&self) -> Option<Bus> {
+        let (queues, leases) = (self.queues.upgrade()?, self.leases.upgrade()?);
+        Some(Bus { queues, leases, relay: self.relay.upgrade()? })
+    }
 }
 
 impl Bus {
@@ -40,11 +62,44 @@ impl Bus {
         Self::default()
     }
 
-    /// Wakes one listener of the topic. Nothing happens if there is none.
+    /// Passes wake-ups on from now on. A bus has one relay; a second one is ignored.
+    pub fn relay_to(&self, relay: Arc<dyn Relay>) {
+        let _ = self.relay.set(relay);
+    }
+
+    /// See [`WeakBus`].
+    pub fn downgrade(&self) -> WeakBus {
+        WeakBus {
+            queues: Arc::downgrade(&self.queues),
+            leases: Arc::downgrade(&self.leases),
+            relay: Arc::downgrade(&self.relay),
+        }
+    }
+
+    /// Wakes one listener of the topic, here and in every other process.
     pub fn wake(&self, topic: Topic<'_>) {
+        self.wake_here(topic);
+        if let Some(relay) = self.relay.get() {
+            relay.wake(topic);
+        }
+    }
+
+    /// Wakes one listener of the topic in this process. Nothing happens if there is none.
+    pub fn wake_here(&self, topic: Topic<'_>) {
         let (lines, key) = self.lines(topic);
         if let Some(line) = locked(lines).get(key) {
             line.notify.notify_one();
+        }
+    }
+
+    /// Wakes everyone in this process: something may have been missed.
+    pub fn wake_all_here(&self) {
+        for lines in [&self.queues, &self.leases] {
+            for line in locked(lines).values() {
+                // Those that wait, and the next to wait if none does at this moment.
+                line.notify.notify_waiters();
+                line.notify.notify_one();
+            }
         }
     }
 

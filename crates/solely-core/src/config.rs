@@ -54,6 +54,8 @@ pub struct StoreConfig {
     pub url: String,
     /// Connections of one process to PostgreSQL.
     pub max_connections: usize,
+    /// The schema of PostgreSQL that holds the tables.
+    pub schema: String,
     /// How long one statement on PostgreSQL may take.
     pub statement_timeout: Span,
 }
@@ -63,6 +65,7 @@ impl Default for StoreConfig {
         Self {
             url: "sqlite:solely.db".to_owned(),
             max_connections: 16,
+            schema: "public".to_owned(),
             statement_timeout: Span(Duration::from_secs(30)),
         }
     }

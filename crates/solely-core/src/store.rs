@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
+use crate::bus::Bus;
 use crate::cache::CacheStore;
 use crate::check::CheckStore;
 use crate::error::StoreError;
@@ -57,6 +58,9 @@ pub trait Store:
 {
     /// The engine's name: `sqlite`, `postgres`.
     fn kind(&self) -> &'static str;
+
+    /// Connects a bus to those of other processes on this store, if there can be any.
+    fn connect_bus(&self, _bus: &Bus) {}
 
     /// Whether it can be read from and written to at this moment.
     async fn health(&self) -> Result<(), StoreError>;

@@ -10,6 +10,7 @@
 //! Files are named after the nouns of `solely-core`, as those of the embedded engine are.
 
 mod batch;
+mod bus;
 mod cache;
 mod check;
 mod commit;
@@ -32,6 +33,7 @@ use std::time::Duration;
 
 use solely_core::fault::Guards;
 use solely_core::{Clock, StoreError};
+use tokio_util::sync::CancellationToken;
 
 use crate::batch::Batcher;
 use crate::connection::{Connections, Making};
@@ -43,8 +45,11 @@ pub(crate) use transaction::Tx;
 /// How a store is opened.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Connections of this process, one of which is for heartbeats alone.
+    /// Connections of this process: one for heartbeats alone, one for wake-ups between processes,
+    /// the others for work.
     pub max_connections: usize,
+    /// The schema that holds the tables; made if it is not there.
+    pub schema: String,
     /// How long a statement may take.
     pub statement_timeout: Duration,
     /// Its offset is added to the database's clock. Zero but in tests.
@@ -57,6 +62,7 @@ impl Default for Options {
     fn default() -> Self {
         Self {
             max_connections: 16,
+            schema: "public".to_owned(),
             statement_timeout: Duration::from_secs(30),
             clock: Clock::system(),
             guards: Guards::all(),
@@ -72,12 +78,28 @@ pub struct PostgresStore {
     enqueues: Batcher<job::Enqueues>,
     leases: Batcher<lease::LeaseCalls>,
     guards: Guards,
+    /// How to make the connection for wake-ups.
+    wire: (tokio_postgres::Config, Tls),
+    closed: CancellationToken,
+}
+
+impl Drop for PostgresStore {
+    fn drop(&mut self) {
+        self.closed.cancel();
+    }
 }
 
 impl PostgresStore {
     /// Opens `postgres://…`, and brings its schema up to date.
     pub async fn open(url: &str, options: &Options) -> Result<Self, StoreError> {
-        let (config, tls) = Tls::read(url)?;
+        let (mut config, tls) = Tls::read(url)?;
+        let schema = known_schema(&options.schema)?;
+        // Without spaces: the server splits its options at them.
+        let given = config.get_options().unwrap_or_default().to_owned();
+        config.options(format!("{given} -c search_path={schema}"));
+        if config.get_application_name().is_none() {
+            config.application_name("solely");
+        }
         let connections = |most| {
             Connections::new(&Making {
                 config: &config,
@@ -87,16 +109,30 @@ impl PostgresStore {
                 clock: &options.clock,
             })
         };
-        let work = connections(options.max_connections.saturating_sub(1).max(1))?;
-        migrate::migrate(&work).await?;
+        let work = connections(options.max_connections.saturating_sub(2).max(1))?;
+        migrate::migrate(&work, schema).await?;
         Ok(Self {
             beats: connections(1)?,
             enqueues: Batcher::new(job::Enqueues(work.clone()), ENQUEUE_LANES),
             leases: Batcher::new(lease::LeaseCalls(work.clone()), LEASE_LANES),
             work,
             guards: options.guards,
+            wire: (config, tls),
+            closed: CancellationToken::new(),
         })
     }
+}
+
+/// A schema's name that needs no quotes.
+fn known_schema(name: &str) -> Result<&str, StoreError> {
+    let plain = |byte: u8| byte.is_ascii_lowercase() || byte == b'_' || byte.is_ascii_digit();
+    let begins_well = name.bytes().next().is_some_and(|byte| !byte.is_ascii_digit());
+    if begins_well && name.len() <= 63 && name.bytes().all(plain) {
+        return Ok(name);
+    }
+    Err(StoreError::Unusable(format!(
+        "`{name}` cannot be the store's schema: lower-case letters, digits and _ make its name"
+    )))
 }
 
 /// While one batch waits for its commit, another is made.

@@ -30,9 +30,9 @@ pub const LATEST_VERSION: u32 = STEPS.len() as u32;
 const LOCK: i64 = 0x736f_6c65_6c79;
 
 /// Brings the database up to date, or refuses one that is too new for this program.
-pub(crate) async fn migrate(links: &Connections) -> Result<(), StoreError> {
+pub(crate) async fn migrate(links: &Connections, schema: &str) -> Result<(), StoreError> {
     loop {
-        match transact!(links, |tx| step(tx).await)? {
+        match transact!(links, |tx| step(tx, schema).await)? {
             Stepped::UpToDate => return Ok(()),
             Stepped::Done => {}
             Stepped::TooNew { version, oldest } => {
@@ -51,8 +51,9 @@ enum Stepped {
     TooNew { version: i32, oldest: i32 },
 }
 
-async fn step(tx: &Tx<'_>) -> Result<Stepped, Error> {
+async fn step(tx: &Tx<'_>, schema: &str) -> Result<Stepped, Error> {
     tx.execute("SELECT pg_advisory_xact_lock($1)", &[&LOCK]).await?;
+    tx.batch(&format!("CREATE SCHEMA IF NOT EXISTS {schema}")).await?;
     tx.batch(
         "CREATE TABLE IF NOT EXISTS schema_version (
              version           integer NOT NULL PRIMARY KEY,

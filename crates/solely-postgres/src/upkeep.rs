@@ -2,6 +2,7 @@
 
 use async_trait::async_trait;
 use solely_core::StoreError;
+use solely_core::bus::Bus;
 use solely_core::clock::millis;
 use solely_core::job::JobState;
 use solely_core::limits;
@@ -9,12 +10,17 @@ use solely_core::store::{Pruned, Retention, Store};
 use tokio_postgres::Error;
 
 use crate::transaction::transact;
-use crate::{PostgresStore, Tx};
+use crate::{PostgresStore, Tx, bus};
 
 #[async_trait]
 impl Store for PostgresStore {
     fn kind(&self) -> &'static str {
         "postgres"
+    }
+
+    fn connect_bus(&self, bus: &Bus) {
+        let (config, tls) = self.wire.clone();
+        bus::connect(config, tls, bus, self.closed.clone());
     }
 
     async fn health(&self) -> Result<(), StoreError> {
@@ -26,6 +32,7 @@ impl Store for PostgresStore {
     }
 
     async fn close(&self) {
+        self.closed.cancel();
         self.work.close();
         self.beats.close();
     }

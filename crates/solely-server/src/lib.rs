@@ -47,6 +47,7 @@ impl App {
     /// An app on a store.
     pub fn new(store: Arc<dyn Store>, max_body: usize) -> Self {
         let (bus, metrics) = (Bus::new(), Arc::new(Metrics::default()));
+        store.connect_bus(&bus);
         Self {
             jobs: Jobs::new(store.clone(), bus.clone(), metrics.clone()),
             leases: Leases::new(store.clone(), bus, metrics.clone()),

@@ -1,7 +1,9 @@
 //! Private servers for tests: on a free port below the system's own range, in a temporary
 //! folder, stopped when their owner is dropped or dies.
 
+use std::fs::Permissions;
 use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
@@ -68,11 +70,21 @@ pub struct PostgresServer {
     port: u16,
     bin: PathBuf,
     folder: TempDir,
+    settings: Vec<String>,
 }
 
 impl PostgresServer {
     /// Makes a cluster in a temporary folder and serves it.
     pub fn start() -> Self {
+        Self::start_with(None)
+    }
+
+    /// The same, encrypted, with a certificate and its key as PEM.
+    pub fn start_encrypted(certificate: &str, key: &str) -> Self {
+        Self::start_with(Some([("server.crt", certificate), ("server.key", key)]))
+    }
+
+    fn start_with(secrets: Option<[(&str, &str); 2]>) -> Self {
         let folder = TempDir::new().expect("a folder");
         let bin = postgres_bin();
         own(folder.path());
@@ -82,7 +94,15 @@ impl PostgresServer {
             .stdout(Stdio::null())
             .status();
         assert!(made.is_ok_and(|status| status.success()), "initdb failed");
-        let mut server = Self { child: None, port: free_port(), bin, folder };
+        let mut settings = Vec::new();
+        for (name, pem) in secrets.into_iter().flatten() {
+            let file = folder.path().join("data").join(name);
+            std::fs::write(&file, pem).expect("is written");
+            std::fs::set_permissions(&file, Permissions::from_mode(0o600)).expect("is kept secret");
+            own(&file);
+            settings = vec!["-c".to_owned(), "ssl=on".to_owned()];
+        }
+        let mut server = Self { child: None, port: free_port(), bin, folder, settings };
         server.start_again();
         server
     }
@@ -95,6 +115,7 @@ impl PostgresServer {
             .args(["-p", &self.port.to_string(), "-k"])
             .arg(self.folder.path())
             .args(["-c", "listen_addresses=127.0.0.1", "-c", "max_connections=300"])
+            .args(&self.settings)
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()
@@ -119,6 +140,11 @@ impl PostgresServer {
             let _ = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGQUIT);
             let _ = child.wait();
         }
+    }
+
+    /// Its port on 127.0.0.1.
+    pub fn port(&self) -> u16 {
+        self.port
     }
 
     /// Where its first database is.

@@ -36,7 +36,9 @@ pub async fn work(
     handler: Arc<dyn Handler>,
     stop: CancellationToken,
 ) -> Result<()> {
-    let jobs = Jobs::new(store, Bus::new(), Arc::new(Metrics::default()));
+    let bus = Bus::new();
+    store.connect_bus(&bus);
+    let jobs = Jobs::new(store, bus, Arc::new(Metrics::default()));
     let process = ProcessId::random();
     let mut spec = QueueSpec::new(WORK_ITEMS, handler);
     spec.lock = lock;

@@ -56,7 +56,7 @@ fn a_wrong_configuration_is_refused_by_every_command() {
         (("SOLELY__SERVER__MAX_BODY", "big"), "`server.max_body`", "size"),
         (("SOLELY__SERVER__LISTEN", "nowhere"), "`server.listen`", "socket address"),
         (("SOLELY__SERVER__LISTEN", "0.0.0.0:7420"), "`server.listen`", "loopback"),
-        (("SOLELY__STORE__MAX_CONNECTIONS", "1"), "`store.max_connections`", "at least 2"),
+        (("SOLELY__STORE__MAX_CONNECTIONS", "2"), "`store.max_connections`", "at least 3"),
     ];
     for (env, key, says) in cases {
         for command in ["config", "check", "migrate", "serve"] {

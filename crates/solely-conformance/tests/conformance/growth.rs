@@ -46,7 +46,7 @@ const TIMES: u32 = 100;
 impl Site {
     async fn new() -> Self {
         let url = fresh_database();
-        let store = PostgresStore::open(&url, &Options { max_connections: 2, ..Options::default() }).await;
+        let store = PostgresStore::open(&url, &Options { max_connections: 3, ..Options::default() }).await;
         let store = store.expect("opens");
         let (client, connection) = tokio_postgres::connect(&url, NoTls).await.expect("connects");
         tokio::spawn(connection);

@@ -1,6 +1,8 @@
 //! A schema on PostgreSQL that several programs use, of one version or of two.
 
 use solely_core::StoreError;
+use solely_core::job::{JobStore as _, NewJob};
+use solely_core::queue::QueueStore as _;
 use solely_postgres::{LATEST_VERSION, Options, PostgresStore};
 use solely_testing::fresh_database;
 use tokio_postgres::{Client, NoTls};
@@ -63,4 +65,19 @@ async fn later_schema(url: &str, oldest_compatible: u32) {
         LATEST_VERSION + 1
     );
     connect(url).await.batch_execute(&sql).await.expect("is later");
+}
+
+/// Two stores in one database, each in a schema of its own, know nothing of each other.
+#[tokio::test]
+async fn a_store_may_have_a_schema_of_its_own() {
+    let url = fresh_database();
+    let open = async |schema: &str| {
+        PostgresStore::open(&url, &Options { schema: schema.to_owned(), ..Options::default() }).await
+    };
+    let (first, second) = (open("first").await.expect("opens"), open("second").await.expect("opens"));
+    let job = NewJob::new("queue", "key");
+    first.enqueue(vec![job.clone()]).await.expect("enqueues");
+    assert!(first.job(job.id).await.expect("reads").is_some());
+    assert!(second.job(job.id).await.expect("reads").is_none());
+    assert!(matches!(open("no; schema").await, Err(StoreError::Unusable(_))));
 }

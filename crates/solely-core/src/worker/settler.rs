@@ -1,10 +1,12 @@
 //! The settler: takes the commits that are there and hands them to the store as one batch.
 
+use std::collections::HashSet;
 use std::time::Duration;
 
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
+use crate::bus::Topic;
 use crate::commit::{Commit, Settled, Verdict};
 use crate::error::StoreError;
 use crate::limits;
@@ -36,8 +38,11 @@ pub(super) async fn run(jobs: Jobs, held: HeldClaims, mut inbox: Inbox) {
             held.give_back(commit.claim);
             count(&jobs, queue, commit, &outcome);
         }
-        // A verdict that puts a job back makes it due here as well.
-        jobs.wake(queues.iter().map(String::as_str));
+        // A verdict that puts a job back makes it due here as well. Others find it by their poll,
+        // should this process be busy.
+        for queue in queues.iter().collect::<HashSet<_>>() {
+            jobs.bus().wake_here(Topic::Queue(queue));
+        }
     }
 }
 

@@ -1,0 +1,80 @@
+//! Wake-ups between processes on PostgreSQL. Polls are not taken part in: only a wake-up ends
+//! these waits.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use solely_core::bus::{Bus, Topic};
+use solely_core::job::NewJob;
+use solely_core::metrics::Metrics;
+use solely_core::queue::Jobs;
+use solely_core::{Store as _, Timestamp};
+use solely_postgres::{Options, PostgresStore};
+use solely_testing::fresh_database;
+use tokio_postgres::NoTls;
+
+/// As one process has them.
+struct Process {
+    store: Arc<PostgresStore>,
+    bus: Bus,
+}
+
+impl Process {
+    async fn on(url: &str) -> Self {
+        let store = Arc::new(PostgresStore::open(url, &Options::default()).await.expect("opens"));
+        let bus = Bus::new();
+        store.connect_bus(&bus);
+        // The first wake-up says that it listens: whatever was before is lost.
+        let mut listener = bus.listen(Topic::Queue("connected"));
+        tokio::time::timeout(PATIENCE, listener.woken()).await.expect("is connected");
+        Self { store, bus }
+    }
+
+    fn jobs(&self) -> Jobs {
+        Jobs::new(self.store.clone(), self.bus.clone(), Arc::new(Metrics::default()))
+    }
+}
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+#[tokio::test]
+async fn an_enqueue_wakes_the_workers_of_another_process() {
+    let url = fresh_database();
+    let (here, there) = (Process::on(&url).await, Process::on(&url).await);
+    let mut listener = there.bus.listen(Topic::Queue("queue"));
+    here.jobs().enqueue(vec![NewJob::new("queue", "a")]).await.expect("enqueues");
+    tokio::time::timeout(PATIENCE, listener.woken()).await.expect("woken");
+}
+
+#[tokio::test]
+async fn a_resumed_queue_wakes_the_workers_of_another_process() {
+    let url = fresh_database();
+    let (here, there) = (Process::on(&url).await, Process::on(&url).await);
+    here.jobs().pause("queue".to_owned(), Some(Timestamp::from_millis(i64::MAX))).await.expect("pauses");
+    let mut listener = there.bus.listen(Topic::Queue("queue"));
+    here.jobs().pause("queue".to_owned(), None).await.expect("resumes");
+    tokio::time::timeout(PATIENCE, listener.woken()).await.expect("woken");
+}
+
+/// Whoever was cut off connects again, and looks at everything: something may have been missed.
+#[tokio::test]
+async fn a_process_that_was_cut_off_is_woken_when_it_is_back() {
+    let url = fresh_database();
+    let (here, there) = (Process::on(&url).await, Process::on(&url).await);
+    let mut listener = there.bus.listen(Topic::Queue("queue"));
+    let (client, connection) = tokio_postgres::connect(&url, NoTls).await.expect("connects");
+    tokio::spawn(connection);
+    let cut = client
+        .query(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+              WHERE datname = current_database() AND pid <> pg_backend_pid() AND query ~ 'LISTEN|pg_notify'",
+            &[],
+        )
+        .await
+        .expect("cuts");
+    assert_eq!(cut.len(), 2);
+    tokio::time::timeout(PATIENCE, listener.woken()).await.expect("woken by being back");
+    here.jobs().enqueue(vec![NewJob::new("queue", "a")]).await.expect("enqueues");
+    // `here` may not be back yet, and then its wake-up waits until it is.
+    tokio::time::timeout(PATIENCE, listener.woken()).await.expect("woken by the enqueue");
+}

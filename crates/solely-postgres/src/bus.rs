@@ -1,0 +1,151 @@
+//! Wake-ups between processes: NOTIFY, coalesced and outside any transaction.
+//!
+//! A process gathers the topics it wakes and sends those that are there as one statement on a
+//! connection of its own, at most every [`SPACING`]; the same connection listens. Notifications
+//! in the transactions of the work itself would make commits wait for each other. A wake-up that
+//! is lost costs latency only: every wait also polls, and whoever was cut off wakes everyone here
+//! when it is connected again.
+//!
+//! Only queues are told of. A lease that is released wakes waiters of its own process, and those
+//! of others by their poll.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use futures::{StreamExt as _, stream};
+use solely_core::bus::{Bus, Relay, Topic, WeakBus};
+use tokio::sync::{Notify, mpsc};
+use tokio_postgres::tls::TlsStream;
+use tokio_postgres::{AsyncMessage, Client, Config, Connection, Error, NoTls, Socket};
+use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
+
+use crate::tls::Tls;
+
+/// Connects the bus of this process to those of the others, until it is told to stop.
+pub(crate) fn connect(config: Config, tls: Tls, bus: &Bus, stop: CancellationToken) {
+    let told = Arc::new(Told::default());
+    bus.relay_to(told.clone());
+    let wire = Wire { config, tls, bus: bus.downgrade(), told, me: Uuid::new_v4().simple().to_string() };
+    tokio::spawn(async move { stop.run_until_cancelled(wire.run()).await });
+}
+
+/// Queues whose workers elsewhere are to be woken.
+#[derive(Default)]
+struct Told {
+    queues: Mutex<BTreeSet<String>>,
+    some: Notify,
+}
+
+impl Relay for Told {
+    fn wake(&self, topic: Topic<'_>) {
+        let Topic::Queue(queue) = topic else { return };
+        let mut queues = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
+        if queues.len() < QUEUES_MAX && !queues.contains(queue) {
+            queues.insert(queue.to_owned());
+            self.some.notify_one();
+        }
+    }
+}
+
+impl Told {
+    fn take(&self) -> Vec<String> {
+        let mut queues = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
+        std::mem::take(&mut *queues).into_iter().collect()
+    }
+}
+
+struct Wire {
+    config: Config,
+    tls: Tls,
+    bus: WeakBus,
+    told: Arc<Told>,
+    /// Says which notifications are this process's own.
+    me: String,
+}
+
+impl Wire {
+    async fn run(self) {
+        loop {
+            if let Err(error) = self.serve().await {
+                tracing::debug!(%error, "wake-ups between processes are cut off");
+            }
+            tokio::time::sleep(RECONNECT_AFTER).await;
+        }
+    }
+
+    /// Listens and tells until the connection ends.
+    async fn serve(&self) -> Result<(), Error> {
+        let (client, mut notes) = match &self.tls {
+            Tls::Never => {
+                let (client, connection) = self.config.connect(NoTls).await?;
+                (client, driven(connection))
+            }
+            Tls::With(tls) => {
+                let (client, connection) = self.config.connect(tls.clone()).await?;
+                (client, driven(connection))
+            }
+        };
+        client.batch_execute("LISTEN solely").await?;
+        // Whatever was said before is lost on us.
+        if let Some(bus) = self.bus.upgrade() {
+            bus.wake_all_here();
+        }
+        loop {
+            tokio::select! {
+                note = notes.recv() => match note {
+                    Some(note) => self.hear(&note),
+                    None => return Ok(()),
+                },
+                () = self.told.some.notified() => {
+                    self.tell(&client).await?;
+                    tokio::time::sleep(SPACING).await;
+                }
+            }
+        }
+    }
+
+    fn hear(&self, note: &str) {
+        if let (Some((who, queue)), Some(bus)) = (note.split_once(' '), self.bus.upgrade())
+            && who != self.me
+        {
+            bus.wake_here(Topic::Queue(queue));
+        }
+    }
+
+    async fn tell(&self, client: &Client) -> Result<(), Error> {
+        let notes: Vec<String> =
+            self.told.take().iter().map(|queue| format!("{} {queue}", self.me)).collect();
+        client
+            .execute("SELECT pg_notify('solely', note) FROM unnest($1::text[]) AS note", &[&notes])
+            .await
+            .map(drop)
+    }
+}
+
+/// Drives a connection in a task of its own; its notifications.
+fn driven<T>(mut connection: Connection<Socket, T>) -> mpsc::Receiver<String>
+where
+    T: TlsStream + Unpin + Send + 'static,
+{
+    let (notes, received) = mpsc::channel(NOTES_MAX);
+    tokio::spawn(async move {
+        let mut messages = stream::poll_fn(move |context| connection.poll_message(context));
+        while let Some(Ok(message)) = messages.next().await {
+            if let AsyncMessage::Notification(note) = message {
+                // One that finds no room is dropped: there is enough to be woken by.
+                let _ = notes.try_send(note.payload().to_owned());
+            }
+        }
+    });
+    received
+}
+
+/// Queues that are told of together.
+const QUEUES_MAX: usize = 1_000;
+/// Notifications that wait to be heard.
+const NOTES_MAX: usize = 1_024;
+/// Between two times of telling.
+const SPACING: Duration = Duration::from_millis(5);
+const RECONNECT_AFTER: Duration = Duration::from_millis(250);
