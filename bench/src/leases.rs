@@ -1,4 +1,4 @@
-//! Leases through the library on the embedded store.
+//! Leases through the library, on each engine beside its bare limit.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -8,30 +8,54 @@ use solely_core::bus::Bus;
 use solely_core::lease::{HeldKey, Holder, LeaseRequest, Leases, WaitedLease};
 use solely_core::metrics::Metrics;
 use solely_core::{LeaseId, Store};
-use solely_sqlite::{Options, SqliteStore};
 
+use crate::engine::{Postgres, sqlite};
 use crate::jobs::{in_flight, rate};
 use crate::report::{Goal, Report};
-use crate::{Scale, bare};
+use crate::{Scale, bare, bare_postgres};
 
 const BARE: &str = "bare group commit at 64 (beside leases)";
+const BARE_UPDATE: &str = "bare PostgreSQL: updates of 64 rows, 2 connections";
+
+/// What one engine's rounds showed.
+#[derive(Default)]
+struct Measured {
+    operations: Vec<f64>,
+    woken: Vec<f64>,
+}
+
+impl Measured {
+    async fn round(&mut self, store: Arc<dyn Store>, operations: usize) -> Result<()> {
+        let leases = Leases::new(store.clone(), Bus::new(), Arc::new(Metrics::default()));
+        self.operations.push(take_and_release(&leases, operations / 2).await?);
+        self.woken.push(wake_p99(&leases).await?);
+        store.close().await;
+        Ok(())
+    }
+}
 
 pub(crate) async fn run(report: &mut Report, scale: Scale) -> Result<()> {
-    let (mut bare_rows, mut operations, mut woken) = (vec![], vec![], vec![]);
+    let (mut bare_rows, mut measured) = (vec![], Measured::default());
     for _ in 0..scale.rounds {
         bare_rows.push(tokio::task::spawn_blocking(move || bare::group_commit(scale.operations)).await??);
         let folder = tempfile::tempdir()?;
-        let url = format!("sqlite:{}", folder.path().join("leases.db").display());
-        let store: Arc<dyn Store> = Arc::new(SqliteStore::open(&url, &Options::default())?);
-        let leases = Leases::new(store.clone(), Bus::new(), Arc::new(Metrics::default()));
-        operations.push(take_and_release(&leases, scale.operations / 2).await?);
-        woken.push(wake_p99(&leases).await?);
-        store.close().await;
+        measured.round(sqlite(&folder)?, scale.operations).await?;
     }
+    let goal = |limit| Goal::AtLeast { mark: "B9", limit, times: 0.5 };
+    let woken = || Goal::AtMost { mark: "B9", most: 5.0 };
     report.add(BARE, "rows/s", bare_rows, Goal::None);
-    let goal = Goal::AtLeast { mark: "B9", limit: BARE, times: 0.5 };
-    report.add("leases taken and released, 64 in flight", "operations/s", operations, goal);
-    report.add("a waiter woken, p99", "ms", woken, Goal::AtMost { mark: "B9", most: 5.0 });
+    report.add("leases taken and released, 64 in flight", "operations/s", measured.operations, goal(BARE));
+    report.add("a waiter woken, p99", "ms", measured.woken, woken());
+    let postgres = Postgres::start();
+    let (mut bare_rows, mut measured) = (vec![], Measured::default());
+    for _ in 0..scale.rounds {
+        bare_rows.push(bare_postgres::update(&postgres.database().await?, scale.operations).await?);
+        measured.round(postgres.store().await?, scale.operations).await?;
+    }
+    report.add(BARE_UPDATE, "rows/s", bare_rows, Goal::None);
+    let name = "PostgreSQL: leases taken and released, 64 in flight";
+    report.add(name, "operations/s", measured.operations, goal(BARE_UPDATE));
+    report.add("PostgreSQL: a waiter woken, p99", "ms", measured.woken, woken());
     Ok(())
 }
 

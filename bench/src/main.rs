@@ -5,6 +5,8 @@
 //! from it.
 
 mod bare;
+mod bare_postgres;
+mod engine;
 mod jobs;
 mod leases;
 mod report;

@@ -44,6 +44,13 @@ pub(crate) enum Goal {
         /// The most it may be.
         most: f64,
     },
+    /// How it compares with a limit; the goal itself is about peers.
+    Ratio {
+        /// The goal's number in the list.
+        mark: &'static str,
+        /// The series it is compared with.
+        limit: &'static str,
+    },
     /// A limit, or a description.
     None,
 }
@@ -83,6 +90,10 @@ impl Report {
                         String::new(),
                         if met { "yes" } else { "**no**" },
                     )
+                }
+                Goal::Ratio { mark, limit } => {
+                    let ratio = series.median() / self.median_of(limit);
+                    (format!("{mark}, beside {limit}"), format!("{ratio:.2}"), "")
                 }
                 Goal::AtLeast { mark, limit, times } => {
                     let ratio = series.median() / self.median_of(limit);
