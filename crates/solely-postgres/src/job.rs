@@ -17,7 +17,7 @@ use uuid::Uuid;
 use crate::batch::Together;
 use crate::connection::Connections;
 use crate::row::{self, JOB_COLUMNS, signed};
-use crate::transaction::transact;
+use crate::transaction::{Values, transact};
 use crate::{PostgresStore, Tx, event};
 
 #[async_trait]
@@ -95,6 +95,8 @@ pub(crate) async fn enqueue_all(
         Window::Check(window) | Window::Pass(window) => Some(millis(window)),
         Window::Off => None,
     };
+    let windows: Vec<Option<i64>> = order.iter().map(|&n| window(jobs[n])).collect();
+    let windows = windows.iter().any(Option::is_some).then_some(windows);
     let most = |job: &NewJob| i32::try_from(job.max_attempts).unwrap_or(i32::MAX);
     let rows = tx
         .query(
@@ -111,7 +113,7 @@ pub(crate) async fn enqueue_all(
                 &column(|job| job.payload.as_str()),
                 &column(|job| job.attributes.as_str()),
                 &order.iter().map(|&n| jobs[n].trace.as_deref()).collect::<Vec<Option<&str>>>(),
-                &order.iter().map(|&n| window(jobs[n])).collect::<Vec<Option<i64>>>(),
+                &windows,
                 &flag(|job| matches!(job.window, Window::Check(_))),
                 &flag(|job| job.on_running == OnRunning::RunAgain),
                 &now.map(Timestamp::as_millis),
@@ -136,26 +138,21 @@ fn not_made(found: &Row) -> Enqueued {
     }
 }
 
+/// Both statements are sent at once.
 async fn claim(tx: &Tx<'_>, request: &ClaimRequest) -> Result<ClaimReply, Error> {
     fault::point("claim.begin");
     let process = row::uuid(request.process.as_bytes());
     let (limit, lock_ms) = (i32::try_from(request.limit).unwrap_or(i32::MAX), millis(request.lock));
     let sql = format!("SELECT {JOB_COLUMNS}, fence FROM solely_claim($1, $2, $3, $4, $5)");
-    let rows = tx.query(&sql, &[&process, &request.queue, &limit, &lock_ms, &tx.offset_ms()]).await?;
-    let mut jobs: Vec<Claimed> = rows.iter().map(row::claimed).collect();
-    jobs.sort_by_key(|claimed| (claimed.job.priority, claimed.job.run_at, claimed.job.id));
-    if jobs.len() == request.limit {
-        return Ok(ClaimReply::Jobs { jobs, next_due_in: None });
-    }
-    let next = tx
-        .one(
-            "SELECT alive, wait_ms FROM solely_next_due($1, $2, $3)",
-            &[&process, &request.queue, &tx.offset_ms()],
-        )
-        .await?;
+    let values: Values<'_> = &[&process, &request.queue, &limit, &lock_ms, &tx.offset_ms()];
+    let waits: Values<'_> = &[&process, &request.queue, &tx.offset_ms()];
+    let next = "SELECT alive, wait_ms FROM solely_next_due($1, $2, $3)";
+    let (rows, next) = tx.query_then_one(&sql, values, next, waits).await?;
     if !next.get::<_, bool>(0) {
         return Ok(ClaimReply::NotAlive);
     }
+    let mut jobs: Vec<Claimed> = rows.iter().map(row::claimed).collect();
+    jobs.sort_by_key(|claimed| (claimed.job.priority, claimed.job.run_at, claimed.job.id));
     let wait = next.get::<_, Option<i64>>(1).and_then(|wait_ms| u64::try_from(wait_ms).ok());
     Ok(ClaimReply::Jobs { jobs, next_due_in: wait.map(Duration::from_millis) })
 }

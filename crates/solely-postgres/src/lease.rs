@@ -1,6 +1,6 @@
 //! Leases: one row a key. What many callers ask for at once is one transaction.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -74,7 +74,6 @@ pub(crate) enum Call {
 }
 
 /// What it is told.
-#[derive(Clone)]
 pub(crate) enum Answer {
     Acquired(Acquired),
     Renewed(LeaseRenewed),
@@ -89,11 +88,11 @@ impl Together for LeaseCalls {
     type Request = Call;
     type Answer = Answer;
 
-    /// Every key is locked, and a database has only so many locks.
+    /// Every key that is wanted is locked, and a database has only so many locks.
     fn weight(call: &Call) -> usize {
         match call {
             Call::Acquire(request) => 2 * request.keys.len(),
-            Call::Renew(..) | Call::Release(_) => 2,
+            Call::Renew(..) | Call::Release(_) => 1,
         }
     }
 
@@ -103,153 +102,181 @@ impl Together for LeaseCalls {
 }
 
 /// Serves calls in rounds: in one round no lease is named twice and no key is wanted twice.
+/// Whoever wants a key that this transaction found held, or gave away, comes after it and is
+/// told so.
 async fn serve(tx: &Tx<'_>, calls: &[Call]) -> Result<Vec<Answer>, Error> {
     let mut answers: Vec<Option<Answer>> = calls.iter().map(|_| None).collect();
-    let mut known = HashMap::new();
-    while answers.iter().any(Option::is_none) {
+    let mut in_the_way: HashMap<&str, Obstacle> = HashMap::new();
+    loop {
         let mut round = Round::default();
-        let (mut leases, mut keys) = (HashSet::new(), HashSet::new());
-        for (place, call) in calls.iter().enumerate().filter(|(place, _)| answers[*place].is_none()) {
+        for (place, call) in calls.iter().enumerate() {
+            if answers[place].is_some() {
+                continue;
+            }
             match call {
-                Call::Renew(id, ttl) if leases.insert(*id) => round.renew(place, *id, *ttl),
-                Call::Release(id) if leases.insert(*id) => round.release(place, *id),
-                Call::Acquire(request) if request.keys.iter().all(|key| !keys.contains(key.as_str())) => {
-                    keys.extend(request.keys.iter().map(String::as_str));
-                    round.acquire(place, request);
+                Call::Release(id) if !round.renewed.contains_key(id) => {
+                    round.released.entry(*id).or_insert(place);
                 }
-                Call::Renew(..) | Call::Release(_) | Call::Acquire(_) => {}
+                Call::Renew(id, _) if !round.released.contains_key(id) => {
+                    round.renewed.entry(*id).or_insert(place);
+                }
+                Call::Release(_) | Call::Renew(..) => {}
+                Call::Acquire(request) => {
+                    let mut keys = request.keys.iter().map(String::as_str);
+                    let held = keys.clone().filter_map(|key| in_the_way.get(key));
+                    if let Some(first) = held.min_by_key(|held| &held.key) {
+                        answers[place] = Some(Answer::Acquired(Acquired::Held(first.clone())));
+                    } else if keys.all(|key| !round.wanted.contains_key(key)) {
+                        round.wanted.extend(request.keys.iter().map(|key| (key.as_str(), place)));
+                    }
+                }
             }
         }
-        round.run(tx, calls, &mut answers, &mut known).await?;
-        // Whoever wanted a key that this transaction found held, or gave away, comes after it.
-        for (call, answer) in calls.iter().zip(&mut answers).filter(|(_, answer)| answer.is_none()) {
-            if let Call::Acquire(request) = call
-                && let Some(obstacle) =
-                    request.keys.iter().filter_map(|key| known.get(key)).min_by_key(|o| &o.key)
-            {
-                *answer = Some(Answer::Acquired(Acquired::Held(obstacle.clone())));
-            }
+        if round.is_empty() {
+            return Ok(answers.into_iter().flatten().collect());
         }
+        round.run(tx, calls, &mut answers, &mut in_the_way).await?;
     }
-    Ok(answers.into_iter().flatten().collect())
 }
 
-/// One statement's worth of calls, as columns, each with its place among the calls.
+/// One statement's worth of calls, in the order in which it locks, each with its place.
 #[derive(Default)]
 struct Round<'a> {
-    released: Vec<Uuid>,
-    released_places: Vec<usize>,
-    renewed: Vec<Uuid>,
-    renewed_ttls: Vec<Option<i64>>,
-    renewed_places: Vec<usize>,
-    wanted_keys: Vec<&'a str>,
-    wanted_by: Vec<i32>,
-    ids: Vec<Uuid>,
-    owners: Vec<&'a str>,
-    holders: Vec<Option<Uuid>>,
-    ttls: Vec<i64>,
-    acquired_places: Vec<usize>,
+    released: BTreeMap<LeaseId, usize>,
+    renewed: BTreeMap<LeaseId, usize>,
+    wanted: BTreeMap<&'a str, usize>,
 }
 
 impl<'a> Round<'a> {
-    fn release(&mut self, place: usize, id: LeaseId) {
-        self.released.push(row::uuid(id.as_bytes()));
-        self.released_places.push(place);
+    fn is_empty(&self) -> bool {
+        self.released.is_empty() && self.renewed.is_empty() && self.wanted.is_empty()
     }
 
-    fn renew(&mut self, place: usize, id: LeaseId, ttl: Option<Duration>) {
-        self.renewed.push(row::uuid(id.as_bytes()));
-        self.renewed_ttls.push(ttl.map(millis));
-        self.renewed_places.push(place);
-    }
-
-    fn acquire(&mut self, place: usize, request: &'a LeaseRequest) {
-        self.acquired_places.push(place);
-        let number = i32::try_from(self.acquired_places.len()).expect("a batch is small");
-        for key in &request.keys {
-            self.wanted_keys.push(key);
-            self.wanted_by.push(number);
-        }
-        self.ids.push(row::uuid(request.id.as_bytes()));
-        self.owners.push(&request.owner);
-        self.holders.push(match &request.holder {
-            Holder::Client => None,
-            Holder::Process(process) => Some(row::uuid(process.as_bytes())),
-        });
-        self.ttls.push(millis(request.ttl));
-    }
-
-    /// Runs the round, and notes what stands in whose way from now on.
     async fn run(
         &self,
         tx: &Tx<'_>,
-        calls: &[Call],
+        calls: &'a [Call],
         answers: &mut [Option<Answer>],
-        known: &mut HashMap<String, Obstacle>,
+        in_the_way: &mut HashMap<&'a str, Obstacle>,
     ) -> Result<(), Error> {
-        let rows = tx
-            .query(
-                "SELECT * FROM solely_lease($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)",
-                &[
-                    &self.released,
-                    &self.renewed,
-                    &self.renewed_ttls,
-                    &self.wanted_keys,
-                    &self.wanted_by,
-                    &self.ids,
-                    &self.owners,
-                    &self.holders,
-                    &self.ttls,
-                    &tx.offset_ms(),
-                ],
-            )
-            .await?;
-        for place in &self.released_places {
-            answers[*place] = Some(Answer::Released(Vec::new()));
+        let rows = self.ask(tx, calls).await?;
+        for &place in self.released.values() {
+            answers[place] = Some(Answer::Released(Vec::new()));
         }
-        for place in &self.renewed_places {
-            answers[*place] = Some(Answer::Renewed(LeaseRenewed::Lost));
+        for &place in self.renewed.values() {
+            answers[place] = Some(Answer::Renewed(LeaseRenewed::Lost));
         }
+        let released: Vec<usize> = self.released.values().copied().collect();
+        let renewed: Vec<usize> = self.renewed.values().copied().collect();
         for found in &rows {
-            let number = row::place(found, 1);
-            match found.get::<_, i16>(0) {
-                0 => released(&mut answers[self.released_places[number]], found.get(2)),
+            match found.get::<_, i32>(0) {
+                0 => add_released(&mut answers[released[row::place(found, 1)]], found.get(2)),
                 1 => {
-                    let place = self.renewed_places[number];
-                    let Call::Renew(id, _) = &calls[place] else { continue };
-                    renewed(&mut answers[place], *id, found);
+                    let place = renewed[row::place(found, 1)];
+                    if let Call::Renew(id, _) = &calls[place] {
+                        add_renewed(&mut answers[place], *id, found);
+                    }
                 }
                 2 => {
-                    let obstacle = obstacle(found);
-                    held(&mut answers[self.acquired_places[number]], &obstacle);
-                    known.insert(obstacle.key.clone(), obstacle);
-                }
-                _ => {
-                    let place = self.acquired_places[number];
-                    let Call::Acquire(request) = &calls[place] else { continue };
-                    let lease = taken(request, found);
-                    for key in &lease.keys {
-                        let (owner, expires_at, ends_in) =
-                            (lease.owner.clone(), lease.expires_at, request.ttl);
-                        let obstacle = Obstacle { key: key.clone(), owner, expires_at, ends_in };
-                        known.insert(key.clone(), obstacle);
+                    let (place, obstacle) = (row::place(found, 1), obstacle(found));
+                    if let Call::Acquire(request) = &calls[place]
+                        && let Some(key) = request.keys.iter().find(|key| **key == obstacle.key)
+                    {
+                        in_the_way.insert(key, obstacle.clone());
                     }
-                    answers[place] = Some(Answer::Acquired(Acquired::Acquired(lease)));
+                    add_held(&mut answers[place], obstacle);
                 }
+                _ => self.grant(calls, answers, in_the_way, found),
             }
         }
         Ok(())
     }
+
+    /// Those who were not refused have what they wanted.
+    fn grant(
+        &self,
+        calls: &'a [Call],
+        answers: &mut [Option<Answer>],
+        in_the_way: &mut HashMap<&'a str, Obstacle>,
+        found: &Row,
+    ) {
+        let (now, fences): (Timestamp, Vec<i64>) = (row::time(found, 6), found.get(7));
+        for &place in self.wanted.values() {
+            let Call::Acquire(request) = &calls[place] else { continue };
+            if answers[place].is_some() {
+                continue;
+            }
+            let (keys, owner, expires_at) =
+                (request.keys.clone(), request.owner.clone(), now.plus(request.ttl));
+            for key in &request.keys {
+                let (owner, ends_in) = (owner.clone(), request.ttl);
+                in_the_way.insert(key, Obstacle { key: key.clone(), owner, expires_at, ends_in });
+            }
+            let fence = u64::try_from(fences[place]).unwrap_or(0);
+            let lease = Lease { id: request.id, keys, owner, fence, expires_at };
+            answers[place] = Some(Answer::Acquired(Acquired::Acquired(lease)));
+        }
+    }
+
+    async fn ask(&self, tx: &Tx<'_>, calls: &[Call]) -> Result<Vec<Row>, Error> {
+        let ids = |of: &BTreeMap<LeaseId, usize>| -> Vec<Uuid> {
+            of.keys().map(|id| row::uuid(id.as_bytes())).collect()
+        };
+        let ttl = |place: &usize| match &calls[*place] {
+            Call::Renew(_, ttl) => ttl.map(millis),
+            Call::Release(_) | Call::Acquire(_) => None,
+        };
+        let mut numbers: Vec<i64> = self.wanted.keys().map(|key| number(key)).collect();
+        numbers.sort_unstable();
+        numbers.dedup();
+        let by = || {
+            self.wanted.values().filter_map(|&place| match &calls[place] {
+                Call::Acquire(request) => Some(request),
+                Call::Renew(..) | Call::Release(_) => None,
+            })
+        };
+        let wanted_by = self.wanted.values().map(|place| i32::try_from(place + 1).expect("a batch is small"));
+        let holder = |request: &LeaseRequest| match &request.holder {
+            Holder::Client => None,
+            Holder::Process(process) => Some(row::uuid(process.as_bytes())),
+        };
+        let requests = if self.wanted.is_empty() { 0 } else { calls.len() };
+        tx.query(
+            "SELECT * FROM solely_lease($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)",
+            &[
+                &ids(&self.released),
+                &ids(&self.renewed),
+                &self.renewed.values().map(ttl).collect::<Vec<Option<i64>>>(),
+                &numbers,
+                &self.wanted.keys().copied().collect::<Vec<&str>>(),
+                &wanted_by.collect::<Vec<i32>>(),
+                &by().map(|request| row::uuid(request.id.as_bytes())).collect::<Vec<Uuid>>(),
+                &by().map(|request| request.owner.as_str()).collect::<Vec<&str>>(),
+                &by().map(holder).collect::<Vec<Option<Uuid>>>(),
+                &by().map(|request| millis(request.ttl)).collect::<Vec<i64>>(),
+                &i32::try_from(requests).expect("a batch is small"),
+                &tx.offset_ms(),
+            ],
+        )
+        .await
+    }
 }
 
-fn released(answer: &mut Option<Answer>, key: String) {
+/// The number by which a key is locked: FNV-1a of its bytes. All processes must agree on it, so
+/// it never changes; two keys of one number only wait for each other.
+fn number(key: &str) -> i64 {
+    let step = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+    key.bytes().fold(0xcbf2_9ce4_8422_2325, step).cast_signed()
+}
+
+fn add_released(answer: &mut Option<Answer>, key: String) {
     if let Some(Answer::Released(keys)) = answer {
         keys.push(key);
     }
 }
 
 /// The keys of one lease come one by one.
-fn renewed(answer: &mut Option<Answer>, id: LeaseId, found: &Row) {
+fn add_renewed(answer: &mut Option<Answer>, id: LeaseId, found: &Row) {
     let key: String = found.get(2);
     if let Some(Answer::Renewed(LeaseRenewed::Renewed(lease))) = answer {
         let place = lease.keys.partition_point(|other| *other < key);
@@ -267,14 +294,9 @@ fn obstacle(found: &Row) -> Obstacle {
 }
 
 /// Of several keys that are held, the first is named.
-fn held(answer: &mut Option<Answer>, obstacle: &Obstacle) {
+fn add_held(answer: &mut Option<Answer>, obstacle: Obstacle) {
     match answer {
-        Some(Answer::Acquired(Acquired::Held(first))) if first.key < obstacle.key => {}
-        _ => *answer = Some(Answer::Acquired(Acquired::Held(obstacle.clone()))),
+        Some(Answer::Acquired(Acquired::Held(first))) if first.key <= obstacle.key => {}
+        _ => *answer = Some(Answer::Acquired(Acquired::Held(obstacle))),
     }
-}
-
-fn taken(request: &LeaseRequest, found: &Row) -> Lease {
-    let (keys, owner) = (request.keys.clone(), request.owner.clone());
-    Lease { id: request.id, keys, owner, fence: row::unsigned(found, 4), expires_at: row::time(found, 5) }
 }

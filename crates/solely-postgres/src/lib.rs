@@ -137,5 +137,5 @@ fn known_schema(name: &str) -> Result<&str, StoreError> {
 
 /// While one batch waits for its commit, another is made.
 const ENQUEUE_LANES: usize = 2;
-/// See [`ENQUEUE_LANES`].
-const LEASE_LANES: usize = 2;
+/// Those who take leases soon release them: the fewer the batches, the more share one.
+const LEASE_LANES: usize = 1;

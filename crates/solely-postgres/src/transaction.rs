@@ -82,6 +82,20 @@ impl<'a> Tx<'a> {
         self.client.query_one(&statement, values).await
     }
 
+    /// All rows of one prepared statement and the one row of another, which does not wait for the
+    /// first one's answer to be sent, but runs after it.
+    pub(crate) async fn query_then_one(
+        &self,
+        first: &str,
+        values: Values<'_>,
+        then: &str,
+        then_values: Values<'_>,
+    ) -> Result<(Vec<Row>, Row), Error> {
+        let first = self.client.prepare_cached(first).await?;
+        let then = self.client.prepare_cached(then).await?;
+        futures::try_join!(self.client.query(&first, values), self.client.query_one(&then, then_values))
+    }
+
     /// The one row of a prepared statement, if there is one.
     pub(crate) async fn optional(&self, sql: &str, values: Values<'_>) -> Result<Option<Row>, Error> {
         let statement = self.client.prepare_cached(sql).await?;

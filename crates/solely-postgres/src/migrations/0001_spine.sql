@@ -1,3 +1,5 @@
+-- Names and keys are compared byte by byte, as everywhere in solely: COLLATE "C".
+
 -- The store's clock in milliseconds. The offset is zero but in tests.
 CREATE FUNCTION solely_now(offset_ms bigint) RETURNS bigint
     LANGUAGE sql VOLATILE
@@ -8,9 +10,9 @@ CREATE FUNCTION solely_now(offset_ms bigint) RETURNS bigint
 -- lock while the job runs and its own end afterwards.
 CREATE TABLE jobs (
     id           uuid     NOT NULL PRIMARY KEY,
-    queue        text     NOT NULL,
+    queue        text COLLATE "C" NOT NULL,
     kind         text     NOT NULL,
-    key          text     NOT NULL,
+    key          text COLLATE "C" NOT NULL,
     state        smallint NOT NULL CHECK (state BETWEEN 0 AND 5),
     priority     smallint NOT NULL CHECK (priority BETWEEN 0 AND 9),
     run_at       bigint   NOT NULL,
@@ -67,11 +69,13 @@ BEGIN
             ON CONFLICT (key, queue) WHERE state <= 2 DO NOTHING
         RETURNING id)
     SELECT coalesce(array_agg(id), '{}') INTO made FROM inserted;
-    INSERT INTO sent_keys (queue, key, job, until)
-    SELECT given.queue, given.key, given.id, now_ms + given.sent_for
-      FROM unnest(ids, queues, keys, windows) AS given (id, queue, key, sent_for)
-     WHERE given.sent_for IS NOT NULL AND given.id = ANY (made)
-        ON CONFLICT (queue, key) DO UPDATE SET job = excluded.job, until = excluded.until;
+    IF windows IS NOT NULL THEN
+        INSERT INTO sent_keys (queue, key, job, until)
+        SELECT given.queue, given.key, given.id, now_ms + given.sent_for
+          FROM unnest(ids, queues, keys, windows) AS given (id, queue, key, sent_for)
+         WHERE given.sent_for IS NOT NULL AND given.id = ANY (made)
+            ON CONFLICT (queue, key) DO UPDATE SET job = excluded.job, until = excluded.until;
+    END IF;
     IF cardinality(made) = cardinality(ids) THEN
         RETURN;
     END IF;
@@ -170,11 +174,14 @@ BEGIN
         GET DIAGNOSTICS taken = ROW_COUNT;
         missing := missing - taken;
     END LOOP;
+    -- Said to solely_next_due, which is sent together with this.
+    PERFORM set_config('solely.missing', missing::text, true);
 END
 $$;
 
--- Whether a process is known to be alive, and how long until a queue has something for it: until
--- its pause ends, or its next job is due.
+-- Whether a process is known to be alive, and how long until a queue has something more for it:
+-- until its pause ends, or its next job is due. Follows solely_claim in its transaction, and does
+-- not look if that found all it wanted.
 CREATE FUNCTION solely_next_due(claimer uuid, wanted_queue text, offset_ms bigint,
                                 OUT alive boolean, OUT wait_ms bigint)
     LANGUAGE plpgsql VOLATILE AS
@@ -182,6 +189,10 @@ $$
 DECLARE
     now_ms bigint := solely_now(offset_ms);
 BEGIN
+    IF current_setting('solely.missing', true) = '0' THEN
+        alive := true;
+        RETURN;
+    END IF;
     alive := EXISTS (SELECT 1 FROM processes WHERE id = claimer);
     SELECT paused_until - now_ms INTO wait_ms
       FROM queues WHERE name = wanted_queue AND paused_until > now_ms;
@@ -278,8 +289,8 @@ $$;
 
 -- The duplicate-detection window: keys that were sent, finished or not.
 CREATE TABLE sent_keys (
-    queue text   NOT NULL,
-    key   text   NOT NULL,
+    queue text COLLATE "C" NOT NULL,
+    key   text COLLATE "C" NOT NULL,
     job   uuid   NOT NULL,
     until bigint NOT NULL,
     PRIMARY KEY (queue, key)
@@ -288,14 +299,14 @@ CREATE INDEX sent_keys_until ON sent_keys (until);
 
 -- A pause is compared at claim time; it ends by itself.
 CREATE TABLE queues (
-    name         text   NOT NULL PRIMARY KEY,
+    name         text COLLATE "C" NOT NULL PRIMARY KEY,
     paused_until bigint NOT NULL
 );
 
 -- One row a key; the keys of one lease share its id and its fence.
 CREATE SEQUENCE fences;
 CREATE TABLE leases (
-    key        text   NOT NULL PRIMARY KEY,
+    key        text COLLATE "C" NOT NULL PRIMARY KEY,
     lease      uuid   NOT NULL,
     owner      text   NOT NULL,
     process    uuid,
@@ -306,80 +317,93 @@ CREATE TABLE leases (
 CREATE INDEX leases_by_id   ON leases (lease);
 CREATE INDEX leases_expires ON leases (expires_at);
 
--- Releases, renews and takes leases of many callers at once, in this order; no key is asked for
--- twice. Every key is locked first, in one order, then the clock is looked at and fences are
--- drawn, so that whoever gets a key later gets a greater one. Answers: 0 released and 1 renewed
--- (one row a key), 2 held by another, 3 taken (one row a request).
+-- Releases, renews and takes leases for many callers at once, in this order. No lease is named
+-- twice and no key is wanted twice; leases are given in the order of their ids, keys in theirs.
+--
+-- Every wanted key is locked first by its number, there or not; then the rows that are renewed;
+-- then the clock is looked at and fences are drawn, so that whoever gets a key later gets a
+-- greater one. A key that is held is refused at once, so nothing here waits for a release that
+-- is under way.
+--
+-- Answers: 0 released and 1 renewed (one row a key), 2 held by another (one row a key), 3 the
+-- fences of all requests; those of refused ones mean nothing.
 CREATE FUNCTION solely_lease(
     released uuid[], renewed uuid[], renewed_ttls bigint[],
-    wanted_keys text[], wanted_by integer[],
-    ids uuid[], owners text[], holders uuid[], ttls bigint[], offset_ms bigint
-) RETURNS TABLE (answer smallint, place integer, of_key text, of_owner text, of_fence bigint, until_ms bigint,
-                 now_at bigint)
+    numbers bigint[], keys text[], wanted_by integer[],
+    ids uuid[], owners text[], holders uuid[], ttls bigint[], requests integer, offset_ms bigint
+) RETURNS TABLE (answer integer, place integer, of_key text, of_owner text, of_fence bigint, until_ms bigint,
+                 now_at bigint, drawn bigint[])
     LANGUAGE plpgsql VOLATILE AS
 $$
 #variable_conflict use_column
 DECLARE
     now_ms  bigint;
-    refused integer[];
+    held    record;
+    refused integer[] := '{}';
+    fences  bigint[];
+    missing bigint;
 BEGIN
-    PERFORM pg_advisory_xact_lock(number)
-       FROM (SELECT DISTINCT hashtextextended(concerned.name, 0) AS number
-               FROM (SELECT unnest(wanted_keys) AS name
-                      UNION ALL
-                     SELECT own.key
-                       FROM unnest(released || renewed) AS given (id)
-                      CROSS JOIN LATERAL (SELECT key FROM leases WHERE lease = given.id OFFSET 0) AS own
-                    ) AS concerned
-              ORDER BY number) AS locks;
+    PERFORM pg_advisory_xact_lock(number) FROM unnest(numbers) AS number;
+    IF cardinality(renewed) > 0 THEN
+        PERFORM 1
+           FROM unnest(renewed) AS given (id)
+          CROSS JOIN LATERAL (SELECT 1 FROM leases WHERE lease = given.id FOR UPDATE) AS locked;
+    END IF;
     now_ms := solely_now(offset_ms);
-    RETURN QUERY
-        DELETE FROM leases
-         USING unnest(released) WITH ORDINALITY AS given (id, place)
-         WHERE lease = given.id AND expires_at > now_ms
-        RETURNING 0::smallint, given.place::integer, key, owner, fence, expires_at, now_ms;
-    RETURN QUERY
-        UPDATE leases
-           SET ttl_ms = coalesce(given.ttl, ttl_ms), expires_at = now_ms + coalesce(given.ttl, ttl_ms)
-          FROM unnest(renewed, renewed_ttls) WITH ORDINALITY AS given (id, ttl, place)
-         WHERE lease = given.id AND expires_at > now_ms
-        RETURNING 1::smallint, given.place::integer, key, owner, fence, expires_at, now_ms;
-    IF cardinality(ids) = 0 THEN
+    IF cardinality(released) > 0 THEN
+        RETURN QUERY
+            DELETE FROM leases
+             USING unnest(released) WITH ORDINALITY AS given (id, place)
+             WHERE lease = given.id AND expires_at > now_ms
+            RETURNING 0, given.place::integer, key, owner, fence, expires_at, now_ms, NULL::bigint[];
+    END IF;
+    IF cardinality(renewed) > 0 THEN
+        RETURN QUERY
+            UPDATE leases
+               SET ttl_ms = coalesce(given.ttl, ttl_ms), expires_at = now_ms + coalesce(given.ttl, ttl_ms)
+              FROM unnest(renewed, renewed_ttls) WITH ORDINALITY AS given (id, ttl, place)
+             WHERE lease = given.id AND expires_at > now_ms
+            RETURNING 1, given.place::integer, key, owner, fence, expires_at, now_ms, NULL::bigint[];
+    END IF;
+    IF requests = 0 THEN
         RETURN;
     END IF;
-    RETURN QUERY
-        SELECT 2::smallint, given.place, held.key, held.owner, held.fence, held.expires_at, now_ms
-          FROM unnest(wanted_keys, wanted_by) AS given (name, place)
+    FOR held IN
+        SELECT given.place, lease.key, lease.owner, lease.fence, lease.expires_at
+          FROM unnest(keys, wanted_by) AS given (name, place)
          CROSS JOIN LATERAL (SELECT key, owner, fence, expires_at FROM leases
-                              WHERE key = given.name AND expires_at > now_ms LIMIT 1) AS held;
-    refused := ARRAY(SELECT given.place
-                       FROM unnest(wanted_keys, wanted_by) AS given (name, place)
-                      CROSS JOIN LATERAL (SELECT 1 FROM leases
-                                           WHERE key = given.name AND expires_at > now_ms LIMIT 1) AS held);
-    RETURN QUERY
-        WITH granted AS MATERIALIZED (
-            SELECT given.*, nextval('fences') AS fence
-              FROM unnest(ids, owners, holders, ttls) WITH ORDINALITY AS given (id, owner, holder, ttl, place)
-             WHERE given.place <> ALL (refused)
-        ), taken AS (
-            INSERT INTO leases (key, lease, owner, process, fence, ttl_ms, expires_at)
-            SELECT given.name, granted.id, granted.owner, granted.holder, granted.fence, granted.ttl,
-                   now_ms + granted.ttl
-              FROM unnest(wanted_keys, wanted_by) AS given (name, place)
-              JOIN granted ON granted.place = given.place
-                ON CONFLICT (key) DO UPDATE
-               SET lease = excluded.lease, owner = excluded.owner, process = excluded.process,
-                   fence = excluded.fence, ttl_ms = excluded.ttl_ms, expires_at = excluded.expires_at
-        )
-        SELECT 3::smallint, granted.place::integer, NULL::text, NULL::text, granted.fence, now_ms + granted.ttl,
-               now_ms
-          FROM granted;
+                              WHERE key = given.name AND expires_at > now_ms LIMIT 1) AS lease
+    LOOP
+        refused := refused || held.place;
+        RETURN QUERY SELECT 2, held.place, held.key, held.owner, held.fence, held.expires_at, now_ms,
+                            NULL::bigint[];
+    END LOOP;
+    fences := ARRAY(SELECT nextval('fences') FROM generate_series(1, requests));
+    SELECT count(*) INTO missing FROM unnest(wanted_by) AS given (place) WHERE given.place <> ALL (refused);
+    WITH taken AS (
+        INSERT INTO leases (key, lease, owner, process, fence, ttl_ms, expires_at)
+        SELECT given.name, given.id, given.owner, given.holder, fences[given.place], given.ttl,
+               now_ms + given.ttl
+          FROM unnest(keys, wanted_by, ids, owners, holders, ttls)
+               AS given (name, place, id, owner, holder, ttl)
+         WHERE given.place <> ALL (refused)
+            ON CONFLICT (key) DO UPDATE
+           SET lease = excluded.lease, owner = excluded.owner, process = excluded.process,
+               fence = excluded.fence, ttl_ms = excluded.ttl_ms, expires_at = excluded.expires_at
+         WHERE leases.expires_at <= now_ms
+        RETURNING 1)
+    SELECT missing - count(*) INTO missing FROM taken;
+    IF missing > 0 THEN
+        -- A renewal that was under way has come first: looked at again.
+        RAISE EXCEPTION 'a lease was renewed meanwhile' USING ERRCODE = 'serialization_failure';
+    END IF;
+    RETURN QUERY SELECT 3, 0, NULL::text, NULL::text, NULL::bigint, NULL::bigint, now_ms, fences;
 END
 $$;
 
 CREATE TABLE entries (
-    space       text   NOT NULL,
-    key         text   NOT NULL,
+    space       text COLLATE "C" NOT NULL,
+    key         text COLLATE "C" NOT NULL,
     value       text   NOT NULL,
     version     bigint NOT NULL,
     updated_at  bigint NOT NULL,
@@ -432,20 +456,20 @@ $$;
 CREATE TABLE events (
     id         bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     at         bigint NOT NULL,
-    subject    text   NOT NULL,
+    subject    text COLLATE "C" NOT NULL,
     event      text   NOT NULL,
     outcome    text,
     reason     text,
     request_id text,
     details    text   NOT NULL,
-    topic      text
+    topic      text COLLATE "C"
 );
 CREATE INDEX events_subject ON events (subject, id);
 CREATE INDEX events_topic   ON events (topic, id) WHERE topic IS NOT NULL;
 CREATE INDEX events_at      ON events (at)        WHERE topic IS NULL;
 
 CREATE TABLE upstreams (
-    name         text   NOT NULL PRIMARY KEY,
+    name         text COLLATE "C" NOT NULL PRIMARY KEY,
     paused_until bigint NOT NULL DEFAULT 0,
     next_slot_us bigint NOT NULL DEFAULT 0
 );
