@@ -6,7 +6,7 @@ use anyhow::Result;
 use rusqlite::Connection;
 
 /// Row writes of one transaction.
-pub(crate) const GROUP: usize = 64;
+const GROUP: usize = 64;
 
 /// A table as anyone would make it for a queue by hand: the same row, its id and its unique key.
 /// No index to claim by, no fence, no further guard.

@@ -22,8 +22,8 @@ use crate::{Scale, bare, bare_postgres};
 
 pub(crate) const IN_FLIGHT: usize = 64;
 const BARE: &str = "bare group commit at 64";
-const BARE_INSERT: &str = "bare PostgreSQL: inserts of 64 rows, 2 connections";
-const BARE_DRAIN: &str = "bare PostgreSQL: claims and completions of 64 rows, 2 connections";
+const BARE_INSERT: &str = "bare PostgreSQL: inserts, 64 rows under way";
+const BARE_DRAIN: &str = "bare PostgreSQL: claims and completions, 64 rows under way";
 
 /// One round of one engine.
 #[derive(Default)]

@@ -15,7 +15,7 @@ use crate::report::{Goal, Report};
 use crate::{Scale, bare, bare_postgres};
 
 const BARE: &str = "bare group commit at 64 (beside leases)";
-const BARE_UPDATE: &str = "bare PostgreSQL: updates of 64 rows, 2 connections";
+const BARE_UPDATE: &str = "bare PostgreSQL: updates, 64 rows under way";
 
 /// What one engine's rounds showed.
 #[derive(Default)]

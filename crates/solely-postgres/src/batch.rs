@@ -47,6 +47,8 @@ struct Waiting<T: Together> {
 
 /// The weight that one transaction carries, unless a single request has more.
 const BATCH: usize = 512;
+/// How often a lane lets others run before it takes the next batch.
+const TURNS: usize = 3;
 /// Requests that may wait; one more is refused.
 const WAITING_MAX: usize = 8_192;
 
@@ -81,6 +83,10 @@ impl<T: Together> Shared<T> {
     async fn lane(self: Arc<Self>) {
         while let Some((requests, callers)) = self.take() {
             self.serve(requests, callers).await;
+            // Those who were just answered may ask again, and share the next batch.
+            for _ in 0..TURNS {
+                tokio::task::yield_now().await;
+            }
         }
     }
 

@@ -25,8 +25,13 @@ pub(crate) fn is_shutdown(error: &Error) -> bool {
     error.code().is_some_and(|code| ends.contains(code))
 }
 
-/// Whether the transaction may simply be run again.
+/// Whether the transaction may simply be run again. A lease's key that was not there, or had
+/// ended, can turn up only by a renewal that was under way.
 pub(crate) fn is_collision(error: &Error) -> bool {
     let collisions = [SqlState::T_R_DEADLOCK_DETECTED, SqlState::T_R_SERIALIZATION_FAILURE];
-    error.code().is_some_and(|code| collisions.contains(code))
+    let lease_came_first = || {
+        let constraint = error.as_db_error().and_then(tokio_postgres::error::DbError::constraint);
+        error.code() == Some(&SqlState::UNIQUE_VIOLATION) && constraint == Some("leases_pkey")
+    };
+    error.code().is_some_and(|code| collisions.contains(code)) || lease_came_first()
 }

@@ -11,7 +11,7 @@ use solely_core::clock::Timestamp;
 use solely_core::{Clock, StoreError};
 use tokio::sync::Mutex;
 use tokio_postgres::types::ToSql;
-use tokio_postgres::{Error, Row};
+use tokio_postgres::{Error, Row, SimpleQueryMessage};
 
 use crate::PostgresStore;
 use crate::connection::{Connections, Session};
@@ -34,13 +34,15 @@ pub(crate) struct Tx<'a> {
 
 impl<'a> Tx<'a> {
     pub(crate) async fn begin(links: &'a Connections, client: &'a Object) -> Result<Tx<'a>, Error> {
-        let id = client.prepare_cached("SELECT pg_current_xact_id()::text").await?;
         let mut opening: Opening<'a> = Box::pin(async move {
-            let (begun, id) = futures::join!(client.batch_execute("BEGIN"), client.query_one(&id, &[]));
-            begun?;
-            Ok(id?.get(0))
+            let answers = client.simple_query("BEGIN; SELECT pg_current_xact_id()").await?;
+            let id = answers.iter().find_map(|answer| match answer {
+                SimpleQueryMessage::Row(row) => row.get(0),
+                _ => None,
+            });
+            Ok(id.unwrap_or_default().to_owned())
         });
-        // The first look sends both; nothing needs to wait for their answers before COMMIT.
+        // The first look sends it; nothing needs to wait for its answer before COMMIT.
         let opening = match poll!(&mut opening) {
             std::task::Poll::Ready(opened) => Box::pin(async { opened }),
             std::task::Poll::Pending => opening,

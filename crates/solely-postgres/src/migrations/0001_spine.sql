@@ -340,8 +340,8 @@ DECLARE
     now_ms  bigint;
     held    record;
     refused integer[] := '{}';
+    ended   text[]    := '{}';
     fences  bigint[];
-    missing bigint;
 BEGIN
     PERFORM pg_advisory_xact_lock(number) FROM unnest(numbers) AS number;
     IF cardinality(renewed) > 0 THEN
@@ -372,31 +372,26 @@ BEGIN
         SELECT given.place, lease.key, lease.owner, lease.fence, lease.expires_at
           FROM unnest(keys, wanted_by) AS given (name, place)
          CROSS JOIN LATERAL (SELECT key, owner, fence, expires_at FROM leases
-                              WHERE key = given.name AND expires_at > now_ms LIMIT 1) AS lease
+                              WHERE key = given.name LIMIT 1) AS lease
     LOOP
-        refused := refused || held.place;
-        RETURN QUERY SELECT 2, held.place, held.key, held.owner, held.fence, held.expires_at, now_ms,
-                            NULL::bigint[];
+        IF held.expires_at > now_ms THEN
+            refused := refused || held.place;
+            RETURN QUERY SELECT 2, held.place, held.key, held.owner, held.fence, held.expires_at, now_ms,
+                                NULL::bigint[];
+        ELSE
+            ended := ended || held.key;
+        END IF;
     END LOOP;
     fences := ARRAY(SELECT nextval('fences') FROM generate_series(1, requests));
-    SELECT count(*) INTO missing FROM unnest(wanted_by) AS given (place) WHERE given.place <> ALL (refused);
-    WITH taken AS (
-        INSERT INTO leases (key, lease, owner, process, fence, ttl_ms, expires_at)
-        SELECT given.name, given.id, given.owner, given.holder, fences[given.place], given.ttl,
-               now_ms + given.ttl
-          FROM unnest(keys, wanted_by, ids, owners, holders, ttls)
-               AS given (name, place, id, owner, holder, ttl)
-         WHERE given.place <> ALL (refused)
-            ON CONFLICT (key) DO UPDATE
-           SET lease = excluded.lease, owner = excluded.owner, process = excluded.process,
-               fence = excluded.fence, ttl_ms = excluded.ttl_ms, expires_at = excluded.expires_at
-         WHERE leases.expires_at <= now_ms
-        RETURNING 1)
-    SELECT missing - count(*) INTO missing FROM taken;
-    IF missing > 0 THEN
-        -- A renewal that was under way has come first: looked at again.
-        RAISE EXCEPTION 'a lease was renewed meanwhile' USING ERRCODE = 'serialization_failure';
+    -- Nobody else can take these keys now: what is not there stays so, unless a process that has
+    -- ended is swept away meanwhile, and that leaves nothing behind.
+    IF cardinality(ended) > 0 THEN
+        DELETE FROM leases USING unnest(ended) AS name WHERE key = name AND expires_at <= now_ms;
     END IF;
+    INSERT INTO leases (key, lease, owner, process, fence, ttl_ms, expires_at)
+    SELECT given.name, given.id, given.owner, given.holder, fences[given.place], given.ttl, now_ms + given.ttl
+      FROM unnest(keys, wanted_by, ids, owners, holders, ttls) AS given (name, place, id, owner, holder, ttl)
+     WHERE given.place <> ALL (refused);
     RETURN QUERY SELECT 3, 0, NULL::text, NULL::text, NULL::bigint, NULL::bigint, now_ms, fences;
 END
 $$;
