@@ -1,7 +1,9 @@
-//! The repository's own commands: `cargo xtask setup | fmt | test | ci | bench`.
+//! The repository's own commands: `cargo xtask setup | fmt | test | ci | bench | mutate`.
 //!
 //! `ci` is exactly what runs before a change lands, and includes `test`; both install what they
 //! need if it is missing.
+
+mod mutate;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -34,6 +36,11 @@ enum Task {
     },
     /// Everything that must hold before a change lands
     Ci,
+    /// Make engine lines wrong one by one, and list the tests that notice
+    Mutate {
+        /// Only those whose name contains this
+        filter: Option<String>,
+    },
     /// Measure, and write docs/BENCHMARKS.md unless it is a quick look or a part
     Bench {
         /// What to measure: jobs, leases, start. Everything if none is named
@@ -50,6 +57,7 @@ fn main() -> Result<()> {
         Task::Fmt { check } => fmt(check),
         Task::Test { filter } => test(filter.as_deref()),
         Task::Ci => ci(),
+        Task::Mutate { filter } => mutate::mutate(root(), filter.as_deref().unwrap_or_default()),
         Task::Bench { names, quick } => bench(&names, quick),
     }
 }

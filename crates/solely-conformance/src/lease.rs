@@ -143,6 +143,13 @@ pub async fn an_ended_lease_cannot_be_renewed(world: World) {
     assert_eq!(world.store().renew_lease(lease.id, None).await.expect("answers"), LeaseRenewed::Lost);
 }
 
+/// What has ended cannot be released, though nobody took it: its owner is told that it was late.
+pub async fn an_ended_lease_cannot_be_released(world: World) {
+    let lease = take(&world, "o", &["a"]).await;
+    world.advance(TTL);
+    assert!(world.store().release(lease.id).await.expect("answers").is_empty());
+}
+
 /// A release by whoever is not the owner (any more) releases nothing.
 pub async fn only_the_owner_can_release(world: World) {
     let first = take(&world, "o", &["a"]).await;

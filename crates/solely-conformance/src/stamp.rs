@@ -86,6 +86,7 @@ macro_rules! stamp {
                 a_fence_is_above_that_of_every_key,
                 a_renewal_moves_the_end_and_not_the_fence,
                 a_renewal_may_change_the_time,
+                an_ended_lease_cannot_be_released,
                 an_ended_lease_cannot_be_renewed,
                 only_the_owner_can_release,
                 a_lease_is_not_re_entrant,

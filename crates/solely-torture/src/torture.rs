@@ -143,7 +143,7 @@ impl Torture<'_> {
             self.begin_runs().await?;
             let rest = self.rng.random_range(20..250);
             tokio::time::sleep(Duration::from_millis(rest)).await;
-            self.harm().await?;
+            self.harm()?;
             self.care_for_processes()?;
             self.check_ended_runs().await?;
             if self.options.broken.is_some() && !self.report.violations.is_empty() {
@@ -171,15 +171,30 @@ impl Torture<'_> {
     async fn begin_runs(&mut self) -> Result<()> {
         while self.runs.len() < RUNS {
             let run = Run { id: format!("run-{}", self.begun), partitions: 4, records: 203, limit: 5 };
-            self.store.enqueue(run.first_messages()).await?;
+            self.enqueue(&run).await?;
             self.begun += 1;
             self.runs.push(run);
         }
         Ok(())
     }
 
+    /// A database that was just restarted may need a moment; a refused enqueue has done nothing,
+    /// and one whose outcome is not known finds its own messages.
+    async fn enqueue(&self, run: &Run) -> Result<()> {
+        let (messages, deadline) = (run.first_messages(), Instant::now() + Duration::from_secs(20));
+        loop {
+            match self.store.enqueue(messages.clone()).await {
+                Ok(_) => return Ok(()),
+                Err(error) if error.retryable() && Instant::now() < deadline => {
+                    tokio::time::sleep(Duration::from_millis(50)).await;
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
     /// Does one bad thing.
-    async fn harm(&mut self) -> Result<()> {
+    fn harm(&mut self) -> Result<()> {
         let victim = self.rng.random_range(0..self.processes.len());
         let mut fate = self.rng.random_range(0..100);
         if self.options.broken == Some(Break::Fence) && self.rng.random_bool(0.7) {
@@ -283,7 +298,15 @@ impl Torture<'_> {
                 self.report.violations.push("a worker process did not end when asked to".to_owned());
             }
         }
-        let found = self.store.check().await?.violations;
+        let mut tries = 0;
+        let found = loop {
+            match self.store.check().await {
+                Ok(report) => break report.violations,
+                Err(error) if error.retryable() && tries < 100 => tries += 1,
+                Err(error) => return Err(error.into()),
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        };
         let found =
             found.iter().map(|broken| format!("{}: {}: {}", broken.rule, broken.subject, broken.message));
         self.report.violations.extend(found);

@@ -29,10 +29,9 @@ impl Site {
     /// Opens the store at a host with a mode and an authority.
     async fn open(&self, host: &str, mode: &str, authority: Option<&str>) -> Result<(), StoreError> {
         let port = self.server.port();
-        let mut url = format!("postgres://postgres@{host}:{port}/postgres?sslmode={mode}");
-        if let Some(file) = authority {
-            url.push_str(&format!("&sslrootcert={}", self.folder.path().join(file).display()));
-        }
+        let place = |file| format!("&sslrootcert={}", self.folder.path().join(file).display());
+        let root = authority.map(place).unwrap_or_default();
+        let url = format!("postgres://postgres@{host}:{port}/postgres?sslmode={mode}{root}");
         let store = PostgresStore::open(&url, &Options::default()).await?;
         store.health().await
     }

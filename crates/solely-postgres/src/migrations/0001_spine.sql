@@ -2,8 +2,10 @@
 
 -- The store's clock in milliseconds. The offset is zero but in tests.
 CREATE FUNCTION solely_now(offset_ms bigint) RETURNS bigint
-    LANGUAGE sql VOLATILE
-    RETURN floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint + offset_ms;
+    LANGUAGE sql VOLATILE AS
+$$
+    SELECT floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint + offset_ms
+$$;
 
 -- Jobs. `due_at` and `ends_at` say in columns of their own what `state` implies, so that each
 -- partial index is touched only by the transitions that concern it. `ends_at` is the end of the

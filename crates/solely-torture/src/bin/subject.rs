@@ -19,7 +19,7 @@ async fn main() -> Result<()> {
     let [mode, url, rest @ ..] = args.as_slice() else { bail!("subject MODE URL …") };
     match mode.as_str() {
         "work" => work_all(open(url).await?, Duration::from_secs(120), Arc::new(Pages::Computed)).await,
-        "stall" => work_all(open(url).await?, Duration::from_secs(2), Arc::new(Stalls)).await,
+        "stall" => work_all(open(url).await?, Duration::from_secs(4), Arc::new(Stalls)).await,
         "enqueue" => {
             let count = rest.first().context("how many")?.parse()?;
             enqueue(&Arc::new(SqliteStore::open(url, &Options::default())?), count).await

@@ -206,7 +206,7 @@ async fn until_past_the_lock(site: &Site) -> solely_core::Timestamp {
     let running = "SELECT ends_at FROM jobs WHERE state = 2";
     let until = checker::Sqlite(site.file()).number(running).await.expect("one job runs");
     let until = solely_core::Timestamp::from_millis(until);
-    while solely_core::Clock::system().now() <= until.plus(Duration::from_millis(2_200)) {
+    while solely_core::Clock::system().now() <= until.plus(Duration::from_millis(4_200)) {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     until

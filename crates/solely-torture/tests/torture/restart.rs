@@ -83,7 +83,8 @@ async fn until_worked(store: &PostgresStore, id: JobId) {
     }
 }
 
-#[tokio::test]
+/// Callers and workers have threads of their own: this one waits for the server to stop and start.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn postgres_restarted_under_load_loses_and_doubles_nothing() {
     let mut server = PostgresServer::start();
     let store = PostgresStore::open(&server.url(), &Options::default()).await.expect("opens");
@@ -101,14 +102,14 @@ async fn postgres_restarted_under_load_loses_and_doubles_nothing() {
     for round in 0..4 {
         tokio::time::sleep(Duration::from_millis(300)).await;
         if round % 2 == 0 {
-            server.stop()
+            server.stop();
         } else {
-            server.crash()
+            server.crash();
         }
         // While it is away, health tells the truth and nobody waits for the answer.
         let asked = Instant::now();
         assert!(store.health().await.is_err());
-        assert!(asked.elapsed() < Duration::from_secs(1), "{:?}", asked.elapsed());
+        assert!(asked.elapsed() < Duration::from_secs(3), "{:?}", asked.elapsed());
         tokio::time::sleep(Duration::from_millis(200)).await;
         server.start_again();
         until_healthy(&store).await;
@@ -117,12 +118,11 @@ async fn postgres_restarted_under_load_loses_and_doubles_nothing() {
     let (mut made, mut refused) = (0, 0);
     for caller in callers {
         let told = caller.await.expect("ends");
-        // This thread also waits for the server to stop and to start.
         assert!(told.slowest < Duration::from_secs(5), "told at once: {:?}", told.slowest);
         for id in &told.made {
             until_worked(&store, *id).await;
-            let worked = store.timeline(format!("load:{id}"), None, 10).await.expect("reads");
-            assert_eq!(worked.len(), 1, "worked exactly once");
+            let told_of = store.timeline(format!("load:{id}"), None, 10).await.expect("reads");
+            assert_eq!(told_of.len(), 1, "worked exactly once");
         }
         for id in &told.refused {
             assert!(store.job(*id).await.expect("reads").is_none(), "refused, and yet there");
