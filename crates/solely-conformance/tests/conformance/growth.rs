@@ -42,6 +42,10 @@ struct Site {
 
 /// Operations of each kind whose reads are added up.
 const TIMES: u32 = 100;
+/// Jobs of a batch, and batches.
+const BATCH: usize = 64;
+/// See [`BATCH`].
+const BATCHES: usize = 40;
 
 impl Site {
     async fn new() -> Self {
@@ -79,6 +83,24 @@ impl Site {
             .await
             .expect("reads");
         Reads { scanned: row.get(0), blocks: row.get(1) }
+    }
+
+    /// What batches of 64 jobs read, from enqueue to completion, as a busy worker has them.
+    async fn cost_of_batches(&self, name: &str) -> Reads {
+        let before = self.reads().await;
+        for batch in 0..BATCHES {
+            let jobs = (0..BATCH).map(|n| NewJob::new("hot", format!("{name}-batch-{batch}-{n}"))).collect();
+            self.store.enqueue(jobs).await.expect("enqueues");
+            let (process, lock) = (self.process, Duration::from_secs(600));
+            let request = ClaimRequest { process, queue: "hot".to_owned(), limit: BATCH, lock };
+            let ClaimReply::Jobs { jobs, .. } = self.store.claim(request).await.expect("claims") else {
+                panic!("alive")
+            };
+            assert_eq!(jobs.len(), BATCH);
+            let commits = jobs.iter().map(|job| Commit::new(job.claim, Verdict::Complete)).collect();
+            self.store.settle(commits).await.expect("settles");
+        }
+        self.reads().await - before
     }
 
     /// What each hot operation reads, [`TIMES`] times.
@@ -224,6 +246,10 @@ async fn a_million_rows_beside_it_change_nothing() {
     let few = site.cost("few").await;
     crowd(&site.client, 10_001, 1_000_000).await;
     let many = site.cost("many").await;
+    let many_batches = site.cost_of_batches("many").await;
+    let small = Site::new().await;
+    crowd(&small.client, 1, 10_000).await;
+    let few_batches = small.cost_of_batches("few").await;
     println!("{TIMES} times      fresh      few     many");
     let mut grown = Vec::new();
     for ((operation, fresh), ((_, few), (_, many))) in fresh.iter().zip(few.iter().zip(&many)) {
@@ -236,5 +262,7 @@ async fn a_million_rows_beside_it_change_nothing() {
             grown.push(format!("{operation} reads more: {few:?} {many:?}"));
         }
     }
+    println!("{} jobs in batches: few {few_batches:?}, many {many_batches:?}", BATCH * BATCHES);
     assert_eq!(grown, Vec::<String>::new());
+    assert!(10 * many_batches.blocks <= 11 * few_batches.blocks, "no more than a tenth more");
 }
