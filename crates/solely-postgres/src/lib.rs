@@ -113,8 +113,8 @@ impl PostgresStore {
         migrate::migrate(&work, schema).await?;
         Ok(Self {
             beats: connections(1)?,
-            enqueues: Batcher::new(job::Enqueues(work.clone()), ENQUEUE_LANES),
-            leases: Batcher::new(lease::LeaseCalls(work.clone()), LEASE_LANES),
+            enqueues: Batcher::new(job::Enqueues(work.clone()), LANES),
+            leases: Batcher::new(lease::LeaseCalls(work.clone()), LANES),
             work,
             guards: options.guards,
             wire: (config, tls),
@@ -136,6 +136,4 @@ fn known_schema(name: &str) -> Result<&str, StoreError> {
 }
 
 /// While one batch waits for its commit, another is made.
-const ENQUEUE_LANES: usize = 2;
-/// Those who take leases soon release them: the fewer the batches, the more share one.
-const LEASE_LANES: usize = 1;
+const LANES: usize = 2;
