@@ -1,15 +1,19 @@
 //! Connections: a bounded pool, and a breaker for when the database is away.
 //!
-//! Whoever finds that no connection can be made opens the breaker: from then on callers are told
-//! so at once instead of waiting each for their own refusal, while one task keeps knocking. The
-//! first connection it gets closes the breaker again.
+//! Whoever finds that no connection can be made opens the breaker, and so does a heartbeat that
+//! is not answered: from then on callers are told at once instead of waiting each for their own
+//! refusal, those that wait for an answer give up, and one task keeps knocking. The first answer
+//! that it gets closes the breaker again.
 
 use std::ops::Deref;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
-use deadpool_postgres::{ManagerConfig, Object, Pool, PoolError, RecyclingMethod, Runtime, TimeoutType};
+use deadpool_postgres::{
+    Hook, HookError, ManagerConfig, Object, Pool, PoolError, RecyclingMethod, Runtime, TimeoutType,
+};
 use solely_core::{Clock, StoreError};
+use tokio::sync::watch;
 
 use crate::error::store_error;
 use crate::tls::Tls;
@@ -22,7 +26,9 @@ pub(crate) struct Connections {
     /// How long the client waits for what it asked; the server gives up before.
     pub(crate) patience: Duration,
     /// Why the database is away, if it is.
-    away: Arc<Mutex<Option<String>>>,
+    away: Arc<watch::Sender<Option<String>>>,
+    /// Which life of the database the newest connection was made in.
+    life: Arc<watch::Sender<String>>,
 }
 
 /// How connections are made.
@@ -53,7 +59,9 @@ impl Connections {
         config.tcp_user_timeout(TCP_TIMEOUT);
         config.keepalives_idle(TCP_TIMEOUT);
         let recycling = ManagerConfig { recycling_method: RecyclingMethod::Fast };
+        let life = Arc::new(watch::Sender::new(String::new()));
         let pool = Pool::builder(making.tls.manager(config, recycling))
+            .post_create(learn_life(life.clone()))
             .max_size(making.most)
             .wait_timeout(Some(POOL_TIMEOUT))
             .create_timeout(Some(CONNECT_TIMEOUT))
@@ -61,12 +69,12 @@ impl Connections {
             .build()
             .map_err(|error| StoreError::Unusable(error.to_string()))?;
         let (clock, patience) = (making.clock.clone(), making.statement_timeout + CONNECT_TIMEOUT);
-        Ok(Self { pool, clock, patience, away: Arc::default() })
+        Ok(Self { pool, clock, patience, away: Arc::new(watch::Sender::new(None)), life })
     }
 
     /// A connection of the pool. At once an error if the database is known to be away.
     pub(crate) async fn get(&self) -> Result<Object, StoreError> {
-        if let Some(why) = self.away().clone() {
+        if let Some(why) = self.away.borrow().clone() {
             return Err(StoreError::Unavailable(why));
         }
         match self.pool.get().await {
@@ -91,32 +99,66 @@ impl Connections {
         self.pool.close();
     }
 
-    fn open_breaker(&self, why: &StoreError) {
-        let mut away = self.away();
-        if away.is_some() {
-            return;
-        }
-        tracing::warn!(%why, "the database is away; callers are refused until it is back");
-        *away = Some(why.to_string());
-        tokio::spawn(self.clone().knock());
+    /// Says in which life of the database this is. A crash ends one, together with all its
+    /// connections: what was not yet written to the log is forgotten, and the numbers of
+    /// transactions are given away again.
+    pub(crate) fn life(&self) -> String {
+        self.life.borrow().clone()
     }
 
-    /// Tries until a connection can be had, or the store is closed.
+    /// The outcome of work that needs the database. None if it took longer than it may, or the
+    /// database is found to be away meanwhile.
+    pub(crate) async fn within<T>(&self, work: impl Future<Output = T>) -> Option<T> {
+        let mut away = self.away.subscribe();
+        tokio::select! {
+            biased;
+            outcome = work => Some(outcome),
+            _ = away.wait_for(Option::is_some) => None,
+            () = tokio::time::sleep(self.patience) => None,
+        }
+    }
+
+    /// Refuses callers from now on, until the database answers.
+    pub(crate) fn open_breaker(&self, why: &StoreError) {
+        let opened = self.away.send_if_modified(|away| {
+            let opens = away.is_none();
+            if opens {
+                *away = Some(why.to_string());
+            }
+            opens
+        });
+        if opened {
+            tracing::warn!(%why, "the database is away; callers are refused until it is back");
+            tokio::spawn(self.clone().knock());
+        }
+    }
+
+    /// Tries until the database answers, or the store is closed.
     async fn knock(self) {
-        loop {
+        while !self.pool.is_closed() {
             tokio::time::sleep(KNOCK_EVERY).await;
-            let answer = self.pool.get().await;
-            if answer.is_ok() || self.pool.is_closed() {
+            let answer = async { self.pool.get().await.ok()?.simple_query("SELECT 1").await.ok() };
+            if let Ok(Some(_)) = tokio::time::timeout(ANSWER_TIMEOUT, answer).await {
+                tracing::info!("the database is back");
                 break;
             }
         }
-        *self.away() = None;
-        tracing::info!("the database is back");
+        self.away.send_replace(None);
     }
+}
 
-    fn away(&self) -> std::sync::MutexGuard<'_, Option<String>> {
-        self.away.lock().unwrap_or_else(PoisonError::into_inner)
-    }
+/// Looks with every new connection whether the database has crashed since the one before: its
+/// statistics begin anew then.
+fn learn_life(life: Arc<watch::Sender<String>>) -> Hook {
+    Hook::async_fn(move |client, _| {
+        let life = life.clone();
+        Box::pin(async move {
+            let row = client.query_one("SELECT stats_reset::text FROM pg_stat_bgwriter", &[]).await;
+            let now = row.map_err(HookError::Backend)?.get::<_, Option<String>>(0).unwrap_or_default();
+            life.send_if_modified(|known| std::mem::replace(known, now.clone()) != now);
+            Ok(())
+        })
+    })
 }
 
 /// A connection that is closed when it is dropped, unless it is given back: whoever leaves in the
@@ -152,6 +194,8 @@ fn pool_error(error: &PoolError) -> StoreError {
     }
 }
 
+/// How long a database that is well takes to answer at the very most.
+pub(crate) const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long a silent connection is believed in.
 const TCP_TIMEOUT: Duration = Duration::from_secs(15);

@@ -7,14 +7,21 @@ use solely_core::{ProcessId, StoreError};
 use tokio_postgres::Error;
 use uuid::Uuid;
 
+use crate::connection::ANSWER_TIMEOUT;
 use crate::row;
 use crate::transaction::transact;
 use crate::{PostgresStore, Tx};
 
 #[async_trait]
 impl LivenessStore for PostgresStore {
+    /// A beat that is not answered in time says for everyone that the database is away.
     async fn beat(&self, beat: Beat) -> Result<Beaten, StoreError> {
-        transact!(self.beats, |tx| heartbeat(tx, beat).await)
+        let beating = async { transact!(self.beats, |tx| heartbeat(tx, beat).await) };
+        tokio::time::timeout(ANSWER_TIMEOUT, beating).await.unwrap_or_else(|_| {
+            let away = StoreError::Unavailable("the database does not answer".to_owned());
+            self.work.open_breaker(&away);
+            Err(away)
+        })
     }
 
     async fn leave(&self, process: ProcessId) -> Result<(), StoreError> {

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use deadpool_postgres::Object;
 use futures::poll;
+use solely_core::StoreError;
 use solely_core::clock::Timestamp;
-use solely_core::{Clock, StoreError};
 use tokio::sync::Mutex;
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Error, Row, SimpleQueryMessage};
@@ -27,8 +27,8 @@ type Opening<'a> = Pin<Box<dyn Future<Output = Result<String, Error>> + Send + '
 /// A transaction.
 pub(crate) struct Tx<'a> {
     client: &'a Object,
-    clock: &'a Clock,
-    patience: Duration,
+    links: &'a Connections,
+    life: String,
     opening: Mutex<Opening<'a>>,
 }
 
@@ -47,17 +47,12 @@ impl<'a> Tx<'a> {
             std::task::Poll::Ready(opened) => Box::pin(async { opened }),
             std::task::Poll::Pending => opening,
         };
-        Ok(Self { client, clock: &links.clock, patience: links.patience, opening: Mutex::new(opening) })
-    }
-
-    /// How long this work may take.
-    pub(crate) fn patience(&self) -> Duration {
-        self.patience
+        Ok(Self { client, links, life: links.life(), opening: Mutex::new(opening) })
     }
 
     /// What is added to the database's clock.
     pub(crate) fn offset_ms(&self) -> i64 {
-        self.clock.offset_ms()
+        self.links.clock.offset_ms()
     }
 
     /// The store's time now. Asked for after what is decided about has been locked.
@@ -116,23 +111,24 @@ impl<'a> Tx<'a> {
             Some(Err(error)) if error.code().is_none() || is_shutdown(&error) => {
                 Ended::Lost(error.to_string())
             }
-            Some(Err(error)) => match tokio::time::timeout(self.patience, self.batch("ROLLBACK")).await {
-                Ok(Ok(())) => Ended::RolledBack(error),
+            Some(Err(error)) => match self.links.within(self.batch("ROLLBACK")).await {
+                Some(Ok(())) => Ended::RolledBack(error),
                 _ => Ended::Lost(error.to_string()),
             },
-            None => Ended::Lost("the database does not answer".to_owned()),
+            None => Ended::Lost(NO_ANSWER.to_owned()),
         }
     }
 
     async fn commit<T>(self, value: T) -> Ended<T> {
-        let id = match self.opening.lock().await.as_mut().await {
-            Ok(id) => id,
-            Err(error) => return Ended::Lost(error.to_string()),
+        let id = match self.links.within(async { self.opening.lock().await.as_mut().await }).await {
+            Some(Ok(id)) => id,
+            Some(Err(error)) => return Ended::Lost(error.to_string()),
+            None => return Ended::Lost(NO_ANSWER.to_owned()),
         };
-        match tokio::time::timeout(self.patience, self.batch("COMMIT")).await {
-            Ok(Ok(())) => Ended::Committed(value),
-            Ok(Err(error)) if error.code().is_some() && !is_shutdown(&error) => Ended::RolledBack(error),
-            _ => Ended::Cut { value, id },
+        match self.links.within(self.batch("COMMIT")).await {
+            Some(Ok(())) => Ended::Committed(value),
+            Some(Err(error)) if error.code().is_some() && !is_shutdown(&error) => Ended::RolledBack(error),
+            _ => Ended::Cut { value, id, life: self.life },
         }
     }
 }
@@ -150,10 +146,14 @@ pub(crate) enum Ended<T> {
     Cut {
         /// What is true if it was committed.
         value: T,
-        /// The transaction's id.
+        /// The transaction's id,
         id: String,
+        /// in this life of the database.
+        life: String,
     },
 }
+
+const NO_ANSWER: &str = "the database does not answer";
 
 /// How often a transaction that collides is run.
 const TRIES: u32 = 10;
@@ -184,23 +184,27 @@ impl Connections {
             // The server may have been restarted since this connection was used last.
             Ended::Lost(_) if *tries == 1 => Ok(None),
             Ended::Lost(why) => Err(StoreError::Unavailable(why)),
-            Ended::Cut { value, id } => {
+            Ended::Cut { value, id, life } => {
                 drop(session);
                 tracing::warn!(transaction = id, "the answer to a COMMIT was lost; reading it back");
-                self.read_back(&id).await.map(|()| Some(value))
+                self.read_back(&id, &life).await.map(|()| Some(value))
             }
         }
     }
 
-    /// What became of a transaction whose COMMIT was cut off.
-    async fn read_back(&self, id: &str) -> Result<(), StoreError> {
+    /// What became of a transaction whose COMMIT was cut off. If the database has crashed since,
+    /// its id may be another's by now, and nobody can say.
+    async fn read_back(&self, id: &str, life: &str) -> Result<(), StoreError> {
         let unknown = || StoreError::Unknown("the connection was lost while committing".to_owned());
         for wait in 0..50 {
             tokio::time::sleep(Duration::from_millis(20 * wait.min(10))).await;
             let Ok(client) = self.get().await else { continue };
+            if self.life() != life {
+                return Err(unknown());
+            }
             let values: Values<'_> = &[&id];
             let asked = client.query_one("SELECT pg_xact_status($1::text::xid8)", values);
-            let Ok(row) = tokio::time::timeout(self.patience, asked).await else { continue };
+            let Some(row) = self.within(asked).await else { continue };
             match row.as_ref().map(|row| row.get::<_, Option<&str>>(0)) {
                 Ok(Some("committed")) => return Ok(()),
                 Ok(Some("aborted")) => {
@@ -218,20 +222,23 @@ impl Connections {
     /// Answers from one statement outside a transaction.
     pub(crate) async fn read(&self, sql: &str, values: Values<'_>) -> Result<Vec<Row>, StoreError> {
         for last in [false, true] {
-            let client = self.get().await?;
+            let session = self.session().await?;
             let rows = async {
-                let statement = client.prepare_cached(sql).await?;
-                client.query(&statement, values).await
+                let statement = session.prepare_cached(sql).await?;
+                session.query(&statement, values).await
             };
-            match tokio::time::timeout(self.patience, rows).await {
-                Ok(Ok(rows)) => return Ok(rows),
+            match self.within(rows).await {
+                Some(Ok(rows)) => {
+                    session.give_back();
+                    return Ok(rows);
+                }
                 // The server may have been restarted since this connection was used last.
-                Ok(Err(error)) if !last && (error.code().is_none() || is_shutdown(&error)) => {}
-                Ok(Err(error)) => return Err(store_error(&error)),
-                Err(_) => break,
+                Some(Err(error)) if !last && (error.code().is_none() || is_shutdown(&error)) => {}
+                Some(Err(error)) => return Err(store_error(&error)),
+                None => break,
             }
         }
-        Err(StoreError::Unavailable("the database does not answer".to_owned()))
+        Err(StoreError::Unavailable(NO_ANSWER.to_owned()))
     }
 }
 
@@ -253,7 +260,7 @@ macro_rules! transact {
                 Ok(transaction) => {
                     let outcome: Option<Result<_, tokio_postgres::Error>> = {
                         let $tx = &transaction;
-                        tokio::time::timeout($tx.patience(), async { $work }).await.ok()
+                        $links.within(async { $work }).await
                     };
                     transaction.end(outcome).await
                 }

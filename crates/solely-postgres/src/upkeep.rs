@@ -9,6 +9,7 @@ use solely_core::limits;
 use solely_core::store::{Pruned, Retention, Store};
 use tokio_postgres::Error;
 
+use crate::connection::ANSWER_TIMEOUT;
 use crate::transaction::transact;
 use crate::{PostgresStore, Tx, bus};
 
@@ -24,7 +25,11 @@ impl Store for PostgresStore {
     }
 
     async fn health(&self) -> Result<(), StoreError> {
-        self.read("SELECT 1 FROM schema_version LIMIT 1", &[]).await.map(drop)
+        let look = self.read("SELECT 1 FROM schema_version LIMIT 1", &[]);
+        match tokio::time::timeout(ANSWER_TIMEOUT, look).await {
+            Ok(answer) => answer.map(drop),
+            Err(_) => Err(StoreError::Unavailable("the database does not answer".to_owned())),
+        }
     }
 
     async fn prune(&self, retention: Retention) -> Result<Pruned, StoreError> {

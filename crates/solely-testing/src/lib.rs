@@ -9,6 +9,8 @@ use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use rand::RngExt as _;
 use tempfile::TempDir;
 
@@ -127,8 +129,8 @@ impl PostgresServer {
     /// Ends it; connections are cut.
     pub fn stop(&mut self) {
         if let Some(mut child) = self.child.take() {
-            let pid = nix::unistd::Pid::from_raw(i32::try_from(child.id()).unwrap_or(0));
-            let _ = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGINT);
+            let pid = Pid::from_raw(i32::try_from(child.id()).unwrap_or(0));
+            let _ = kill(pid, Signal::SIGINT);
             let _ = child.wait();
         }
     }
@@ -136,10 +138,32 @@ impl PostgresServer {
     /// Ends it as a power cut would; it recovers when it is started again.
     pub fn crash(&mut self) {
         if let Some(mut child) = self.child.take() {
-            let pid = nix::unistd::Pid::from_raw(i32::try_from(child.id()).unwrap_or(0));
-            let _ = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGQUIT);
+            let pid = Pid::from_raw(i32::try_from(child.id()).unwrap_or(0));
+            let _ = kill(pid, Signal::SIGQUIT);
             let _ = child.wait();
         }
+    }
+
+    /// Stops all its processes where they are: connections stay, and nobody answers.
+    pub fn freeze(&self) {
+        self.signal_all(Signal::SIGSTOP);
+    }
+
+    /// Lets them go on.
+    pub fn thaw(&self) {
+        self.signal_all(Signal::SIGCONT);
+    }
+
+    /// The first process makes the others, so it is stopped first.
+    fn signal_all(&self, signal: Signal) {
+        let Some(first) = self.child.as_ref().map(Child::id) else { return };
+        let signal_one = |pid: u32| {
+            let _ = kill(Pid::from_raw(i32::try_from(pid).unwrap_or(0)), signal);
+        };
+        signal_one(first);
+        let others =
+            std::fs::read_to_string(format!("/proc/{first}/task/{first}/children")).unwrap_or_default();
+        others.split_whitespace().filter_map(|pid| pid.parse().ok()).for_each(signal_one);
     }
 
     /// Its port on 127.0.0.1.
@@ -165,6 +189,7 @@ impl PostgresServer {
 
 impl Drop for PostgresServer {
     fn drop(&mut self) {
+        self.thaw();
         self.stop();
     }
 }

@@ -3,7 +3,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
 use anyhow::{Context as _, Result};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -29,6 +29,7 @@ pub struct Proxy {
     pub url: String,
     next: Arc<AtomicU8>,
     all: watch::Sender<()>,
+    refuses: Arc<AtomicBool>,
 }
 
 impl Proxy {
@@ -40,21 +41,35 @@ impl Proxy {
         let address: SocketAddr = listener.local_addr()?;
         let next = Arc::new(AtomicU8::new(Cut::Not as u8));
         let (all, cut_all) = watch::channel(());
-        let switch = next.clone();
+        let (switch, refuses) = (next.clone(), Arc::new(AtomicBool::new(false)));
+        let refused = refuses.clone();
         tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
+                if refused.load(Ordering::SeqCst) {
+                    continue;
+                }
                 // While the server is away, connections end as they would without a proxy.
                 let Ok(server) = TcpStream::connect(&server).await else { continue };
                 let _ = (client.set_nodelay(true), server.set_nodelay(true));
                 tokio::spawn(pass(client, server, switch.clone(), cut_all.clone()));
             }
         });
-        Ok(Self { url: format!("postgres://postgres@{address}/{database}"), next, all })
+        Ok(Self { url: format!("postgres://postgres@{address}/{database}"), next, all, refuses })
     }
 
     /// Says what happens to the next COMMIT.
     pub fn cut(&self, cut: Cut) {
         self.next.store(cut as u8, Ordering::SeqCst);
+    }
+
+    /// Whether the next COMMIT is still to be cut.
+    pub fn will_cut(&self) -> bool {
+        self.next.load(Ordering::SeqCst) != Cut::Not as u8
+    }
+
+    /// Takes no new connections, or takes them again.
+    pub fn refuse(&self, refuse: bool) {
+        self.refuses.store(refuse, Ordering::SeqCst);
     }
 
     /// Cuts every connection there is.

@@ -101,3 +101,35 @@ async fn postgres_may_go_away_and_come_back() {
     let (status, held) = server.post("/v1/leases", json!({"keys": ["a"], "owner": "p", "ttlMs": 1000})).await;
     assert_eq!((status, &held["error"]), (409, &json!("LEASE_HELD")));
 }
+
+/// PostgreSQL that is there and does not answer: within seconds that is known, readiness says so
+/// and callers are refused at once; when it answers again, it goes on by itself.
+#[tokio::test]
+async fn postgres_may_freeze_and_thaw() {
+    let postgres = solely_testing::PostgresServer::start();
+    let folder = tempfile::TempDir::new().expect("a folder");
+    let server = Server::start_with(folder, &[("DATABASE_URL", &postgres.url())]).await;
+    let (status, lease) =
+        server.post("/v1/leases", json!({"keys": ["a"], "owner": "o", "ttlMs": 600_000})).await;
+    assert_eq!(status, 200, "{lease}");
+    postgres.freeze();
+    // Whoever asks before it is known waits until it is.
+    let asked = Instant::now();
+    let (status, refused) =
+        server.post("/v1/leases", json!({"keys": ["b"], "owner": "o", "ttlMs": 1000})).await;
+    assert_eq!((status, &refused["error"]), (503, &json!("STORE_UNAVAILABLE")));
+    assert!(asked.elapsed() < Duration::from_secs(15), "{:?}", asked.elapsed());
+    let asked = Instant::now();
+    assert_eq!(server.send(reqwest::Method::GET, "/readyz", None).await.status(), 503);
+    let (status, _) = server.post("/v1/leases", json!({"keys": ["c"], "owner": "o", "ttlMs": 1000})).await;
+    assert_eq!(status, 503);
+    assert!(asked.elapsed() < Duration::from_secs(2), "at once: {:?}", asked.elapsed());
+    postgres.thaw();
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while server.send(reqwest::Method::GET, "/readyz", None).await.status() != 200 {
+        assert!(Instant::now() < deadline, "it goes on by itself: {}", server.log());
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let (status, held) = server.post("/v1/leases", json!({"keys": ["a"], "owner": "p", "ttlMs": 1000})).await;
+    assert_eq!((status, &held["error"]), (409, &json!("LEASE_HELD")));
+}

@@ -257,8 +257,10 @@ async fn a_million_rows_beside_it_change_nothing() {
         if fresh.scanned + few.scanned + many.scanned > 0 {
             grown.push(format!("{operation} scans a table: {fresh:?} {few:?} {many:?}"));
         }
-        // A tree of a million keys is one level higher than one of ten thousand.
-        if 2 * many.blocks > 3 * few.blocks + i64::from(TIMES) {
+        // A tree of a million keys is one level higher than one of ten thousand. A rescue looks at
+        // the hundred jobs that run, and at what their renewals left behind, wherever that lies.
+        let slack = i64::from(TIMES) * if *operation == "rescue" { 100 } else { 1 };
+        if 2 * many.blocks > 3 * few.blocks + slack {
             grown.push(format!("{operation} reads more: {few:?} {many:?}"));
         }
     }

@@ -91,7 +91,9 @@ async fn postgres_restarted_under_load_loses_and_doubles_nothing() {
     let store = Arc::new(store);
     let jobs = Jobs::new(store.clone(), Bus::new(), Arc::new(Metrics::default()));
     let (process, stop) = (ProcessId::random(), CancellationToken::new());
-    let spec = QueueSpec::new("load", Arc::new(Tells));
+    let mut spec = QueueSpec::new("load", Arc::new(Tells));
+    // A claim whose COMMIT was lost in a crash is nobody's until its lock ends.
+    spec.lock = Duration::from_secs(3);
     let upkeep = Upkeep::new(jobs.clone(), process, std::slice::from_ref(&spec), Retention::default());
     upkeep.beat().await.expect("beats");
     let upkeep = tokio::spawn(upkeep.run(stop.clone()));
