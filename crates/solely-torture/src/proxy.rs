@@ -42,10 +42,10 @@ impl Proxy {
         let next = Arc::new(AtomicU8::new(Cut::Not as u8));
         let (all, cut_all) = watch::channel(());
         let (switch, refuses) = (next.clone(), Arc::new(AtomicBool::new(false)));
-        let refused = refuses.clone();
+        let closed = refuses.clone();
         tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
-                if refused.load(Ordering::SeqCst) {
+                if closed.load(Ordering::SeqCst) {
                     continue;
                 }
                 // While the server is away, connections end as they would without a proxy.
