@@ -164,7 +164,10 @@ impl Leases {
         let started = Instant::now();
         let mut abandoned = Abandoned { id: Some(request.id), leases: self };
         let outcome = self.acquire_within(request, started + wait).await;
-        abandoned.id = None;
+        // One whose outcome is not known may be held by nobody but time: it is given back.
+        if !matches!(outcome, Err(StoreError::Unknown(_))) {
+            abandoned.id = None;
+        }
         self.metrics.lease_acquired(&outcome, started.elapsed());
         outcome
     }

@@ -24,6 +24,9 @@ pub(crate) trait Together: Send + Sync + 'static {
     /// Answers in the order of the requests. An error is everyone's, and nothing was changed,
     /// unless it is [`StoreError::Unknown`].
     async fn run(&self, requests: &[Self::Request]) -> Result<Vec<Self::Answer>, StoreError>;
+
+    /// What becomes of an answer whose caller has left after its request was taken.
+    async fn unheard(&self, _answer: Self::Answer) {}
 }
 
 /// Requests on their way to one [`Together`].
@@ -81,6 +84,7 @@ impl<T: Together> Shared<T> {
     }
 
     async fn lane(self: Arc<Self>) {
+        let _place = Lane(&self);
         while let Some((requests, callers)) = self.take() {
             self.serve(requests, callers).await;
             // Those who were just answered may ask again, and share the next batch.
@@ -109,6 +113,7 @@ impl<T: Together> Shared<T> {
             }
         }
         if requests.is_empty() {
+            // In the same breath: whoever comes from now on finds the lane closed.
             line.lanes -= 1;
             return None;
         }
@@ -123,14 +128,18 @@ impl<T: Together> Shared<T> {
         match self.together.run(&requests).await {
             Ok(answers) => {
                 for (caller, answer) in callers.into_iter().zip(answers) {
-                    let _ = caller.send(Ok(answer));
+                    if let Err(Ok(answer)) = caller.send(Ok(answer)) {
+                        self.together.unheard(answer).await;
+                    }
                 }
             }
             // One of them is at fault: each is judged by itself.
             Err(StoreError::Refused(_)) if requests.len() > 1 => {
                 for (request, caller) in requests.drain(..).zip(callers.drain(..)) {
                     let outcome = self.together.run(std::slice::from_ref(&request)).await;
-                    let _ = caller.send(outcome.and_then(only));
+                    if let Err(Ok(answer)) = caller.send(outcome.and_then(only)) {
+                        self.together.unheard(answer).await;
+                    }
                 }
             }
             Err(error) => {
@@ -138,6 +147,17 @@ impl<T: Together> Shared<T> {
                     let _ = caller.send(Err(error.clone()));
                 }
             }
+        }
+    }
+}
+
+/// A lane that ends by a panic is replaced: those who wait behind it must not wait for ever.
+struct Lane<'a, T: Together>(&'a Arc<Shared<T>>);
+
+impl<T: Together> Drop for Lane<'_, T> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            tokio::spawn(self.0.clone().lane());
         }
     }
 }
@@ -158,6 +178,7 @@ mod tests {
     /// Doubles numbers, refuses any batch with a zero, and counts batches. Each takes a permit.
     struct Doubles {
         batches: AtomicUsize,
+        unheard: AtomicUsize,
         permits: Semaphore,
     }
 
@@ -176,12 +197,18 @@ mod tests {
             if requests.contains(&0) {
                 return Err(StoreError::Refused("zero".to_owned()));
             }
+            assert!(!requests.contains(&13), "a request that panics");
             Ok(requests.iter().map(|n| n * 2).collect())
+        }
+
+        async fn unheard(&self, answer: usize) {
+            self.unheard.fetch_add(answer, Ordering::SeqCst);
         }
     }
 
     fn doubles(permits: usize) -> (Arc<Doubles>, Arc<Batcher<Arc<Doubles>>>) {
-        let doubles = Arc::new(Doubles { batches: AtomicUsize::new(0), permits: Semaphore::new(permits) });
+        let (batches, unheard) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        let doubles = Arc::new(Doubles { batches, unheard, permits: Semaphore::new(permits) });
         (doubles.clone(), Arc::new(Batcher::new(doubles, 1)))
     }
 
@@ -242,5 +269,14 @@ mod tests {
             tokio::task::yield_now().await;
         }
         assert_eq!(doubles.batches.load(Ordering::SeqCst), 1, "the first was run, the second withdrawn");
+        assert_eq!(doubles.unheard.load(Ordering::SeqCst), 2, "what the first got is not forgotten");
+    }
+
+    /// A lane that ends by a panic is replaced.
+    #[tokio::test]
+    async fn a_panic_does_not_close_the_lane() {
+        let (_, batcher) = doubles(9);
+        assert!(matches!(batcher.submit(13).await, Err(StoreError::Unknown(_))));
+        assert_eq!(batcher.submit(4).await, Ok(8));
     }
 }

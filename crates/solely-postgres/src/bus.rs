@@ -21,10 +21,13 @@ use tokio_postgres::{AsyncMessage, Client, Config, Connection, Error, NoTls, Soc
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
+use crate::connection::{ANSWER_TIMEOUT, impatient};
 use crate::tls::Tls;
 
 /// Connects the bus of this process to those of the others, until it is told to stop.
 pub(crate) fn connect(config: Config, tls: Tls, bus: &Bus, stop: CancellationToken) {
+    let mut config = config;
+    impatient(&mut config);
     let told = Arc::new(Told::default());
     bus.relay_to(told.clone());
     let wire = Wire { config, tls, bus: bus.downgrade(), told, me: Uuid::new_v4().simple().to_string() };
@@ -99,7 +102,9 @@ impl Wire {
                     None => return Ok(()),
                 },
                 () = self.told.some.notified() => {
-                    self.tell(&client).await?;
+                    if !self.tell(&client).await {
+                        return Ok(());
+                    }
                     tokio::time::sleep(SPACING).await;
                 }
             }
@@ -114,13 +119,19 @@ impl Wire {
         }
     }
 
-    async fn tell(&self, client: &Client) -> Result<(), Error> {
-        let notes: Vec<String> =
-            self.told.take().iter().map(|queue| format!("{} {queue}", self.me)).collect();
-        client
-            .execute("SELECT pg_notify('solely', note) FROM unnest($1::text[]) AS note", &[&notes])
-            .await
-            .map(drop)
+    /// False if the connection is of no use any more.
+    async fn tell(&self, client: &Client) -> bool {
+        let queues = self.told.take();
+        let notes: Vec<String> = queues.iter().map(|queue| format!("{} {queue}", self.me)).collect();
+        let sql = "SELECT pg_notify('solely', note) FROM unnest($1::text[]) AS note";
+        let sent = tokio::time::timeout(ANSWER_TIMEOUT, client.execute(sql, &[&notes])).await;
+        if !matches!(sent, Ok(Ok(_))) {
+            // They are told by the next connection.
+            for queue in &queues {
+                self.told.wake(Topic::Queue(queue));
+            }
+        }
+        sent.is_ok_and(|sent| sent.is_ok())
     }
 }
 

@@ -2,11 +2,11 @@
 
 use async_trait::async_trait;
 use solely_core::cache::{Age, CacheStore, Entry, EntryKey, Overwrite, Put, PutEntry};
-use solely_core::clock::{Timestamp, millis};
+use solely_core::clock::Timestamp;
 use solely_core::{Json, StoreError};
 use tokio_postgres::Error;
 
-use crate::row::{self, signed};
+use crate::row::{self, millis, signed};
 use crate::transaction::transact;
 use crate::{PostgresStore, Tx};
 

@@ -94,7 +94,9 @@ const RULES: &[(&str, &str)] = &[
 async fn check(client: &Object) -> Result<CheckReport, Error> {
     // One snapshot: what is read later is of the same moment. Whole tables are read here, so the
     // planner may go about it as it likes.
-    client.batch_execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY").await?;
+    client
+        .batch_execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; SET LOCAL statement_timeout = 0")
+        .await?;
     client
         .batch_execute(&PLANNING_OF_WHOLE_TABLES.map(|way| format!("SET LOCAL {way} = on")).join(";"))
         .await?;

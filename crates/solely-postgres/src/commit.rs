@@ -8,7 +8,7 @@
 
 use futures::future::try_join_all;
 use solely_core::cache::Put;
-use solely_core::clock::{Timestamp, millis};
+use solely_core::clock::Timestamp;
 use solely_core::commit::{Commit, Effect, Settled, Verdict};
 use solely_core::event::NewEvent;
 use solely_core::fault;
@@ -16,7 +16,7 @@ use solely_core::job::{Claim, NewJob, OnRunning, Window};
 use solely_core::{JobId, Json, StoreError};
 use tokio_postgres::{Error, Row};
 
-use crate::row;
+use crate::row::{self, millis};
 use crate::transaction::transact;
 use crate::{PostgresStore, Tx, cache, event, feed, job};
 

@@ -15,7 +15,7 @@ use deadpool_postgres::{
 use solely_core::{Clock, StoreError};
 use tokio::sync::watch;
 
-use crate::error::store_error;
+use crate::error::{is_shutdown, store_error};
 use crate::tls::Tls;
 
 /// How a process talks to the database. Clones share it.
@@ -47,17 +47,26 @@ const PLANNING: &str = "-c enable_seqscan=off -c enable_bitmapscan=off -c enable
                         -c enable_mergejoin=off -c enable_material=off -c jit=off \
                         -c plan_cache_mode=force_generic_plan";
 
+/// A process that is paused or cut off in the middle of a transaction does not keep its locks.
+const ABANDONED: &str = "-c idle_in_transaction_session_timeout=5000 -c tcp_keepalives_idle=15 \
+                         -c tcp_keepalives_interval=5 -c tcp_keepalives_count=3 -c tcp_user_timeout=15000";
+
+/// How long a silent connection is believed in.
+pub(crate) fn impatient(config: &mut tokio_postgres::Config) {
+    config.connect_timeout(CONNECT_TIMEOUT);
+    config.tcp_user_timeout(TCP_TIMEOUT);
+    config.keepalives_idle(TCP_TIMEOUT);
+}
+
 impl Connections {
     pub(crate) fn new(making: &Making<'_>) -> Result<Self, StoreError> {
         let mut config = making.config.clone();
         let given = config.get_options().unwrap_or_default().to_owned();
         let timeout_ms = making.statement_timeout.as_millis();
         config.options(format!(
-            "{given} -c statement_timeout={timeout_ms} -c client_min_messages=warning {PLANNING}"
+            "{given} -c statement_timeout={timeout_ms} -c client_min_messages=warning {ABANDONED} {PLANNING}"
         ));
-        config.connect_timeout(CONNECT_TIMEOUT);
-        config.tcp_user_timeout(TCP_TIMEOUT);
-        config.keepalives_idle(TCP_TIMEOUT);
+        impatient(&mut config);
         let recycling = ManagerConfig { recycling_method: RecyclingMethod::Fast };
         let life = Arc::new(watch::Sender::new(String::new()));
         let pool = Pool::builder(making.tls.manager(config, recycling))
@@ -81,8 +90,8 @@ impl Connections {
             Ok(object) => Ok(object),
             Err(PoolError::Timeout(TimeoutType::Wait)) => Err(StoreError::Overloaded),
             Err(error) => {
-                let error = pool_error(&error);
-                if matches!(error, StoreError::Unavailable(_)) && !self.pool.is_closed() {
+                let (away, error) = (is_away(&error), pool_error(&error));
+                if away && !self.pool.is_closed() {
                     self.open_breaker(&error);
                 }
                 Err(error)
@@ -153,7 +162,9 @@ fn learn_life(life: Arc<watch::Sender<String>>) -> Hook {
     Hook::async_fn(move |client, _| {
         let life = life.clone();
         Box::pin(async move {
-            let row = client.query_one("SELECT stats_reset::text FROM pg_stat_bgwriter", &[]).await;
+            let asked = client.query_one("SELECT stats_reset::text FROM pg_stat_bgwriter", &[]);
+            let slow = |_| HookError::message("the database does not answer");
+            let row = tokio::time::timeout(CONNECT_TIMEOUT, asked).await.map_err(slow)?;
             let now = row.map_err(HookError::Backend)?.get::<_, Option<String>>(0).unwrap_or_default();
             life.send_if_modified(|known| std::mem::replace(known, now.clone()) != now);
             Ok(())
@@ -187,6 +198,15 @@ impl Drop for Session {
     }
 }
 
+/// Whether this says that the database is away, and not only that it has no room for one more.
+fn is_away(error: &PoolError) -> bool {
+    match error {
+        PoolError::Backend(error) => error.code().is_none() || is_shutdown(error),
+        PoolError::Timeout(TimeoutType::Create) => true,
+        _ => false,
+    }
+}
+
 fn pool_error(error: &PoolError) -> StoreError {
     match error {
         PoolError::Backend(error) => store_error(error),
@@ -197,7 +217,6 @@ fn pool_error(error: &PoolError) -> StoreError {
 /// How long a database that is well takes to answer at the very most.
 pub(crate) const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long a silent connection is believed in.
 const TCP_TIMEOUT: Duration = Duration::from_secs(15);
 /// How long a caller waits for a connection of the pool.
 const POOL_TIMEOUT: Duration = Duration::from_secs(5);

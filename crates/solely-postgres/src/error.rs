@@ -15,8 +15,15 @@ pub(crate) fn store_error(error: &Error) -> StoreError {
 }
 
 fn is_passing(code: &SqlState) -> bool {
-    // Connection trouble, collisions, resources, shutdown, timeouts.
-    ["08", "40", "53", "57"].iter().any(|class| code.code().starts_with(class))
+    // Connection trouble, transactions that never began, collisions, resources, shutdown, timeouts.
+    ["08", "25", "40", "53", "57"].iter().any(|class| code.code().starts_with(class))
+}
+
+/// Whether the connection is gone, or is of no use: the server ends it, its transaction never
+/// began, or it leads to a standby.
+pub(crate) fn is_lost(error: &Error) -> bool {
+    let in_no_transaction = |code: &SqlState| code.code().starts_with("25");
+    error.code().is_none_or(in_no_transaction) || is_shutdown(error)
 }
 
 /// Whether the server ends this connection, or takes none yet.

@@ -1,5 +1,7 @@
 //! The page transaction: progress by compare-and-set, then records and counters.
 
+use std::collections::BTreeMap;
+
 use solely_core::clock::Timestamp;
 use solely_core::feed::{FailPartition, Page};
 use tokio_postgres::Error;
@@ -9,10 +11,9 @@ use crate::row::signed;
 
 /// Writes a page if its partition is where the page begins. False, and nothing, otherwise.
 pub(crate) async fn write_page(tx: &Tx<'_>, page: &Page, now: Timestamp) -> Result<bool, Error> {
-    let mut records: Vec<(&str, &str)> =
+    // In the order of their ids; of one id twice in a page, the last.
+    let records: BTreeMap<&str, &str> =
         page.records.iter().map(|record| (record.id.as_str(), record.payload.as_str())).collect();
-    records.sort_unstable();
-    records.dedup_by_key(|(id, _)| *id);
     let (ids, payloads): (Vec<&str>, Vec<&str>) = records.into_iter().unzip();
     let row = tx
         .one(

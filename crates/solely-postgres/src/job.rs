@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
-use solely_core::clock::{Timestamp, millis};
+use solely_core::clock::Timestamp;
 use solely_core::commit::{Commit, Settled};
 use solely_core::event::NewEvent;
 use solely_core::job::{
@@ -16,7 +16,7 @@ use uuid::Uuid;
 
 use crate::batch::Together;
 use crate::connection::Connections;
-use crate::row::{self, JOB_COLUMNS, signed};
+use crate::row::{self, JOB_COLUMNS, millis, signed};
 use crate::transaction::{Values, transact};
 use crate::{PostgresStore, Tx, event};
 
@@ -252,20 +252,19 @@ async fn take_over(
 async fn revive(tx: &Tx<'_>, request: &ReviveRequest) -> Result<Vec<Revived>, Error> {
     let ids: Option<Vec<Uuid>> =
         request.ids.as_ref().map(|ids| ids.iter().map(|id| row::uuid(id.as_bytes())).collect());
-    let rows = tx
-        .query(
-            "SELECT id, queue, key
-               FROM jobs
-              WHERE state = 4 AND ends_at IS NOT NULL
-                AND ($1::text IS NULL OR queue = $1)
-                AND ($2::text IS NULL OR strpos(error, $2) > 0)
-                AND ($3::uuid[] IS NULL OR id = ANY($3))
-              ORDER BY id
-              LIMIT $4
-                FOR UPDATE",
-            &[&request.queue, &request.error, &ids, &i64::from(request.limit)],
-        )
-        .await?;
+    // By their ids if they are named, else all that are dead.
+    let which = if ids.is_some() { "id = ANY ($3)" } else { "ends_at IS NOT NULL AND $3::uuid[] IS NULL" };
+    let sql = format!(
+        "SELECT id, queue, key
+           FROM jobs
+          WHERE state = 4 AND {which}
+            AND ($1::text IS NULL OR queue = $1)
+            AND ($2::text IS NULL OR strpos(error, $2) > 0)
+          ORDER BY id
+          LIMIT $4
+            FOR UPDATE"
+    );
+    let rows = tx.query(&sql, &[&request.queue, &request.error, &ids, &i64::from(request.limit)]).await?;
     let now = tx.now().await?;
     let mut revived = Vec::with_capacity(rows.len());
     for (place, found) in (0_u32..).zip(&rows) {

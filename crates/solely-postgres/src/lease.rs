@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use solely_core::clock::{Timestamp, millis};
+use solely_core::clock::Timestamp;
 use solely_core::lease::{
     Acquired, HeldKey, Holder, Lease, LeaseRenewed, LeaseRequest, LeaseStore, Obstacle,
 };
@@ -14,13 +14,16 @@ use uuid::Uuid;
 
 use crate::batch::Together;
 use crate::connection::Connections;
-use crate::row;
+use crate::row::{self, millis};
 use crate::transaction::transact;
 use crate::{PostgresStore, Tx};
 
 #[async_trait]
 impl LeaseStore for PostgresStore {
     async fn acquire(&self, request: LeaseRequest) -> Result<Acquired, StoreError> {
+        if request.keys.is_empty() {
+            return Err(StoreError::Refused("a lease has at least one key".to_owned()));
+        }
         match self.leases.submit(Call::Acquire(request)).await? {
             Answer::Acquired(acquired) => Ok(acquired),
             _ => Err(mixed_up()),
@@ -99,6 +102,15 @@ impl Together for LeaseCalls {
     async fn run(&self, calls: &[Call]) -> Result<Vec<Answer>, StoreError> {
         transact!(self.0, |tx| serve(tx, calls).await)
     }
+
+    /// A lease that nobody knows of is given back.
+    async fn unheard(&self, answer: Answer) {
+        if let Answer::Acquired(Acquired::Acquired(lease)) = answer
+            && let Err(error) = self.run(&[Call::Release(lease.id)]).await
+        {
+            tracing::warn!(%error, keys = ?lease.keys, "a lease whose caller left lasts until it ends");
+        }
+    }
 }
 
 /// Serves calls in rounds: in one round no lease is named twice and no key is wanted twice.
@@ -107,8 +119,9 @@ impl Together for LeaseCalls {
 async fn serve(tx: &Tx<'_>, calls: &[Call]) -> Result<Vec<Answer>, Error> {
     let mut answers: Vec<Option<Answer>> = calls.iter().map(|_| None).collect();
     let mut in_the_way: HashMap<&str, Obstacle> = HashMap::new();
+    let mut numbers = numbers(calls);
     loop {
-        let mut round = Round::default();
+        let mut round = Round { numbers: std::mem::take(&mut numbers), ..Round::default() };
         for (place, call) in calls.iter().enumerate() {
             if answers[place].is_some() {
                 continue;
@@ -142,6 +155,9 @@ async fn serve(tx: &Tx<'_>, calls: &[Call]) -> Result<Vec<Answer>, Error> {
 /// One statement's worth of calls, in the order in which it locks, each with its place.
 #[derive(Default)]
 struct Round<'a> {
+    /// What to lock: in the first round everything that any round wants, so that it is locked in
+    /// one order; nothing later.
+    numbers: Vec<i64>,
     released: BTreeMap<LeaseId, usize>,
     renewed: BTreeMap<LeaseId, usize>,
     wanted: BTreeMap<&'a str, usize>,
@@ -226,9 +242,6 @@ impl<'a> Round<'a> {
             Call::Renew(_, ttl) => ttl.map(millis),
             Call::Release(_) | Call::Acquire(_) => None,
         };
-        let mut numbers: Vec<i64> = self.wanted.keys().map(|key| number(key)).collect();
-        numbers.sort_unstable();
-        numbers.dedup();
         let by = || {
             self.wanted.values().filter_map(|&place| match &calls[place] {
                 Call::Acquire(request) => Some(request),
@@ -247,7 +260,7 @@ impl<'a> Round<'a> {
                 &ids(&self.released),
                 &ids(&self.renewed),
                 &self.renewed.values().map(ttl).collect::<Vec<Option<i64>>>(),
-                &numbers,
+                &self.numbers,
                 &self.wanted.keys().copied().collect::<Vec<&str>>(),
                 &wanted_by.collect::<Vec<i32>>(),
                 &by().map(|request| row::uuid(request.id.as_bytes())).collect::<Vec<Uuid>>(),
@@ -260,6 +273,18 @@ impl<'a> Round<'a> {
         )
         .await
     }
+}
+
+/// The numbers of all keys that are wanted, in order.
+fn numbers(calls: &[Call]) -> Vec<i64> {
+    let wanted = calls.iter().filter_map(|call| match call {
+        Call::Acquire(request) => Some(&request.keys),
+        Call::Renew(..) | Call::Release(_) => None,
+    });
+    let mut numbers: Vec<i64> = wanted.flatten().map(|key| number(key)).collect();
+    numbers.sort_unstable();
+    numbers.dedup();
+    numbers
 }
 
 /// The number by which a key is locked: FNV-1a of its bytes. All processes must agree on it, so

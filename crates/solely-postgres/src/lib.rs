@@ -1,10 +1,9 @@
 //! The networked engine: the same promises on PostgreSQL, for several processes at once.
 //!
 //! *What is true* is in the database, committed with its default durability. *Who may change
-//! it*: any process, in short transactions at READ COMMITTED that lock what they decide about
-//! **first**, then look at the clock once ([`Tx::now`]) and pass it on as a parameter. Rows are
-//! locked in the order of their keys; a deadlock or a serialisation failure runs the transaction
-//! again. *What a lost connection does*: before COMMIT, nothing; at COMMIT, the outcome is read
+//! it*: any process, in short transactions at READ COMMITTED. Settlements, renewals, leases and
+//! slots lock what they decide about **first** and then look at the clock; rows are locked in one
+//! order where many are, and a deadlock or a serialisation failure runs the transaction again. *What a lost connection does*: before COMMIT, nothing; at COMMIT, the outcome is read
 //! back by the transaction's id, never guessed by running it again.
 //!
 //! Files are named after the nouns of `solely-core`, as those of the embedded engine are.

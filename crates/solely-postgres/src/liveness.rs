@@ -1,27 +1,31 @@
 //! Heartbeats.
 
 use async_trait::async_trait;
-use solely_core::clock::millis;
 use solely_core::liveness::{Beat, Beaten, LivenessStore};
 use solely_core::{ProcessId, StoreError};
 use tokio_postgres::Error;
 use uuid::Uuid;
 
 use crate::connection::ANSWER_TIMEOUT;
-use crate::row;
+use crate::row::{self, millis};
 use crate::transaction::transact;
 use crate::{PostgresStore, Tx};
 
 #[async_trait]
 impl LivenessStore for PostgresStore {
-    /// A beat that is not answered in time says for everyone that the database is away.
+    /// A beat that is not answered in time says for everyone that the database is away. Burying
+    /// others is a transaction of its own: what is in its way is not in the way of beating.
     async fn beat(&self, beat: Beat) -> Result<Beaten, StoreError> {
-        let beating = async { transact!(self.beats, |tx| heartbeat(tx, beat).await) };
-        tokio::time::timeout(ANSWER_TIMEOUT, beating).await.unwrap_or_else(|_| {
+        let beating = async { transact!(self.beats, |tx| heartbeat(tx, &beat).await) };
+        let steady = tokio::time::timeout(ANSWER_TIMEOUT, beating).await.unwrap_or_else(|_| {
             let away = StoreError::Unavailable("the database does not answer".to_owned());
             self.work.open_breaker(&away);
             Err(away)
-        })
+        })?;
+        if !steady {
+            return Ok(Beaten::default());
+        }
+        transact!(self.work, |tx| bury(tx, &beat).await)
     }
 
     async fn leave(&self, process: ProcessId) -> Result<(), StoreError> {
@@ -34,7 +38,8 @@ impl LivenessStore for PostgresStore {
     }
 }
 
-async fn heartbeat(tx: &Tx<'_>, beat: Beat) -> Result<Beaten, Error> {
+/// Beats. True if this process has beaten without a gap for the whole dead time.
+async fn heartbeat(tx: &Tx<'_>, beat: &Beat) -> Result<bool, Error> {
     let (now_ms, dead_after_ms) = (tx.now().await?.as_millis(), millis(beat.dead_after));
     // A silence of half the dead time is a gap: whoever had one starts its own count anew.
     let row = tx
@@ -48,8 +53,20 @@ async fn heartbeat(tx: &Tx<'_>, beat: Beat) -> Result<Beaten, Error> {
             &[&row::uuid(beat.process.as_bytes()), &now_ms, &dead_after_ms],
         )
         .await?;
-    let steady: bool = row.get(0);
-    if !steady {
+    Ok(row.get(0))
+}
+
+/// Buries those that have been silent for the dead time, if this process is still steady.
+async fn bury(tx: &Tx<'_>, beat: &Beat) -> Result<Beaten, Error> {
+    let (now_ms, dead_after_ms) = (tx.now().await?.as_millis(), millis(beat.dead_after));
+    let own = tx
+        .optional(
+            "SELECT 1 FROM processes
+              WHERE id = $1 AND $2::bigint - beat_at <= $3::bigint / 2 AND $2 - steady_since >= $3",
+            &[&row::uuid(beat.process.as_bytes()), &now_ms, &dead_after_ms],
+        )
+        .await?;
+    if own.is_none() {
         return Ok(Beaten::default());
     }
     let silent = tx

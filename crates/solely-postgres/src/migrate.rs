@@ -53,16 +53,16 @@ enum Stepped {
 
 async fn step(tx: &Tx<'_>, schema: &str) -> Result<Stepped, Error> {
     tx.execute("SELECT pg_advisory_xact_lock($1)", &[&LOCK]).await?;
-    tx.batch(&format!("CREATE SCHEMA IF NOT EXISTS {schema}")).await?;
-    tx.batch(
-        "CREATE TABLE IF NOT EXISTS schema_version (
-             version           integer NOT NULL PRIMARY KEY,
-             name              text    NOT NULL,
-             oldest_compatible integer NOT NULL,
-             applied_at        timestamptz NOT NULL DEFAULT now()
-         )",
-    )
-    .await?;
+    // Looked for first: a role that may only use what is there may not "create if it is not".
+    let there = tx
+        .one("SELECT to_regnamespace($1) IS NOT NULL, to_regclass('schema_version') IS NOT NULL", &[&schema])
+        .await?;
+    if !there.get::<_, bool>(0) {
+        tx.batch(&format!("CREATE SCHEMA IF NOT EXISTS {schema}")).await?;
+    }
+    if !there.get::<_, bool>(1) {
+        make_version_table(tx).await?;
+    }
     let newest = tx
         .optional("SELECT version, oldest_compatible FROM schema_version ORDER BY version DESC LIMIT 1", &[])
         .await?;
@@ -80,4 +80,16 @@ async fn step(tx: &Tx<'_>, schema: &str) -> Result<Stepped, Error> {
     )
     .await?;
     Ok(Stepped::Done)
+}
+
+async fn make_version_table(tx: &Tx<'_>) -> Result<(), Error> {
+    tx.batch(
+        "CREATE TABLE IF NOT EXISTS schema_version (
+             version           integer NOT NULL PRIMARY KEY,
+             name              text    NOT NULL,
+             oldest_compatible integer NOT NULL,
+             applied_at        timestamptz NOT NULL DEFAULT now()
+         )",
+    )
+    .await
 }

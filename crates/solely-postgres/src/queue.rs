@@ -7,6 +7,7 @@ use solely_core::clock::Timestamp;
 use solely_core::job::Job;
 use solely_core::queue::{JobFilter, Queue, QueueStore};
 use solely_core::{JobId, StoreError};
+use tokio_postgres::types::ToSql;
 
 use crate::PostgresStore;
 use crate::row::{self, JOB_COLUMNS, LISTED_COLUMNS};
@@ -20,20 +21,24 @@ impl QueueStore for PostgresStore {
     }
 
     async fn jobs(&self, filter: JobFilter) -> Result<Vec<Job>, StoreError> {
-        let sql = format!(
-            "SELECT {LISTED_COLUMNS}
-               FROM jobs
-              WHERE ($1::text IS NULL OR queue = $1)
-                AND ($2::text IS NULL OR key = $2)
-                AND ($3::smallint IS NULL OR state = $3)
-                AND ($4::uuid IS NULL OR id < $4)
-              ORDER BY id DESC
-              LIMIT $5"
-        );
         let state = filter.state.map(|state| i16::from(state.code()));
         let before = filter.before.map(|id| row::uuid(id.as_bytes()));
-        let rows =
-            self.read(&sql, &[&filter.queue, &filter.key, &state, &before, &i64::from(filter.limit)]).await?;
+        let limit = i64::from(filter.limit);
+        // Only what is asked for is a condition, so that the plan can use it.
+        let given: [(&str, Option<&(dyn ToSql + Sync)>); 4] = [
+            ("queue =", filter.queue.as_ref().map(|queue| queue as _)),
+            ("key =", filter.key.as_ref().map(|key| key as _)),
+            ("state =", state.as_ref().map(|state| state as _)),
+            ("id <", before.as_ref().map(|id| id as _)),
+        ];
+        let (mut values, mut conditions): (Vec<&(dyn ToSql + Sync)>, _) = (vec![&limit], "true".to_owned());
+        for (condition, value) in given.into_iter().filter_map(|(condition, value)| Some((condition, value?)))
+        {
+            values.push(value);
+            conditions = format!("{conditions} AND {condition} ${}", values.len());
+        }
+        let sql = format!("SELECT {LISTED_COLUMNS} FROM jobs WHERE {conditions} ORDER BY id DESC LIMIT $1");
+        let rows = self.read(&sql, &values).await?;
         Ok(rows.iter().map(row::job).collect())
     }
 

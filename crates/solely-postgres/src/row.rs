@@ -1,5 +1,7 @@
 //! Columns to values and back.
 
+use std::time::Duration;
+
 use solely_core::clock::Timestamp;
 use solely_core::job::{Claim, Claimed, Job, JobState};
 use solely_core::{JobId, Json};
@@ -74,3 +76,11 @@ pub(crate) fn signed(value: u64) -> i64 {
 pub(crate) fn place(row: &Row, column: usize) -> usize {
     usize::try_from(row.get::<_, i32>(column) - 1).expect("the statement counts from one")
 }
+
+/// A span in milliseconds that can be added to any time.
+pub(crate) fn millis(span: Duration) -> i64 {
+    solely_core::clock::millis(span).min(SPAN_MAX_MS)
+}
+
+/// Some six thousand years.
+const SPAN_MAX_MS: i64 = 200_000_000_000_000;

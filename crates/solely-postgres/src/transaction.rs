@@ -15,7 +15,7 @@ use tokio_postgres::{Error, Row, SimpleQueryMessage};
 
 use crate::PostgresStore;
 use crate::connection::{Connections, Session};
-use crate::error::{is_collision, is_shutdown, store_error};
+use crate::error::{is_collision, is_lost, store_error};
 
 /// Parameters of a statement.
 pub(crate) type Values<'a> = &'a [&'a (dyn ToSql + Sync)];
@@ -108,9 +108,7 @@ impl<'a> Tx<'a> {
     pub(crate) async fn end<T>(self, outcome: Option<Result<T, Error>>) -> Ended<T> {
         match outcome {
             Some(Ok(value)) => self.commit(value).await,
-            Some(Err(error)) if error.code().is_none() || is_shutdown(&error) => {
-                Ended::Lost(error.to_string())
-            }
+            Some(Err(error)) if is_lost(&error) => Ended::Lost(error.to_string()),
             Some(Err(error)) => match self.links.within(self.batch("ROLLBACK")).await {
                 Some(Ok(())) => Ended::RolledBack(error),
                 _ => Ended::Lost(error.to_string()),
@@ -127,7 +125,7 @@ impl<'a> Tx<'a> {
         };
         match self.links.within(self.batch("COMMIT")).await {
             Some(Ok(())) => Ended::Committed(value),
-            Some(Err(error)) if error.code().is_some() && !is_shutdown(&error) => Ended::RolledBack(error),
+            Some(Err(error)) if !is_lost(&error) => Ended::RolledBack(error),
             _ => Ended::Cut { value, id, life: self.life },
         }
     }
@@ -199,12 +197,15 @@ impl Connections {
         for wait in 0..50 {
             tokio::time::sleep(Duration::from_millis(20 * wait.min(10))).await;
             let Ok(client) = self.get().await else { continue };
-            if self.life() != life {
+            let values: Values<'_> = &[&id];
+            let asked = client.query_one(
+                "SELECT pg_xact_status($1::text::xid8), stats_reset::text FROM pg_stat_bgwriter",
+                values,
+            );
+            let Some(row) = self.within(asked).await else { continue };
+            if row.as_ref().is_ok_and(|row| row.get::<_, Option<&str>>(1).unwrap_or_default() != life) {
                 return Err(unknown());
             }
-            let values: Values<'_> = &[&id];
-            let asked = client.query_one("SELECT pg_xact_status($1::text::xid8)", values);
-            let Some(row) = self.within(asked).await else { continue };
             match row.as_ref().map(|row| row.get::<_, Option<&str>>(0)) {
                 Ok(Some("committed")) => return Ok(()),
                 Ok(Some("aborted")) => {
@@ -233,7 +234,7 @@ impl Connections {
                     return Ok(rows);
                 }
                 // The server may have been restarted since this connection was used last.
-                Some(Err(error)) if !last && (error.code().is_none() || is_shutdown(&error)) => {}
+                Some(Err(error)) if !last && is_lost(&error) => {}
                 Some(Err(error)) => return Err(store_error(&error)),
                 None => break,
             }

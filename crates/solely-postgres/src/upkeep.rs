@@ -3,13 +3,13 @@
 use async_trait::async_trait;
 use solely_core::StoreError;
 use solely_core::bus::Bus;
-use solely_core::clock::millis;
 use solely_core::job::JobState;
 use solely_core::limits;
 use solely_core::store::{Pruned, Retention, Store};
 use tokio_postgres::Error;
 
 use crate::connection::ANSWER_TIMEOUT;
+use crate::row::millis;
 use crate::transaction::transact;
 use crate::{PostgresStore, Tx, bus};
 
@@ -25,8 +25,11 @@ impl Store for PostgresStore {
     }
 
     async fn health(&self) -> Result<(), StoreError> {
-        let look = self.read("SELECT 1 FROM schema_version LIMIT 1", &[]);
+        let look = self.read("SELECT pg_is_in_recovery() FROM schema_version LIMIT 1", &[]);
         match tokio::time::timeout(ANSWER_TIMEOUT, look).await {
+            Ok(answer) if answer.as_ref().is_ok_and(|rows| rows.iter().any(|row| row.get(0))) => {
+                Err(StoreError::Unavailable("the database is a standby and takes no writes".to_owned()))
+            }
             Ok(answer) => answer.map(drop),
             Err(_) => Err(StoreError::Unavailable("the database does not answer".to_owned())),
         }

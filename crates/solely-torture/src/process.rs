@@ -48,13 +48,14 @@ impl Process {
         !matches!(self.child.try_wait(), Ok(None))
     }
 
-    /// Asks it to end. False if it had to be killed, or ended badly.
+    /// Asks it to end. False if it had to be killed. One that was told before it could listen, or
+    /// that was made to die meanwhile, has ended too.
     pub async fn end(&mut self, patience: Duration) -> bool {
         self.signal(Signal::SIGTERM);
         let deadline = Instant::now() + patience;
         while Instant::now() < deadline {
-            if let Ok(Some(status)) = self.child.try_wait() {
-                return status.success();
+            if self.has_ended() {
+                return true;
             }
             tokio::time::sleep(Duration::from_millis(10)).await;
         }

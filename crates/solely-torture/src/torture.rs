@@ -213,7 +213,10 @@ impl Torture<'_> {
                 self.report.crashes += 1;
             }
             40..60 if self.processes[victim].paused_until.is_none() => {
-                self.processes[victim].pause(Instant::now() + LOCK * 3 / 2);
+                // Mostly beyond its lock; at times for so long that the others declare it dead, and
+                // the database ends the transaction that it may be in.
+                let locks = if self.rng.random_bool(0.15) { 8.0 } else { 1.5 };
+                self.processes[victim].pause(Instant::now() + LOCK.mul_f64(locks));
                 self.report.pauses += 1;
             }
             60..75 => {

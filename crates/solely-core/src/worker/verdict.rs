@@ -72,7 +72,10 @@ fn wait(backoff: Backoff, attempts: u32) -> Duration {
     full.mul_f64(1.0 - rand::random::<f64>() / 2.0)
 }
 
+/// An error as it can be kept: not too long, and without the one character that not every store
+/// can hold.
 fn shortened(mut error: String) -> String {
+    error.retain(|character| character != '\0');
     if error.len() > limits::ERROR_BYTES_MAX {
         let mut end = limits::ERROR_BYTES_MAX;
         while !error.is_char_boundary(end) {

@@ -53,10 +53,11 @@ CREATE FUNCTION solely_enqueue(
 $$
 #variable_conflict use_column
 DECLARE
-    made  uuid[];
-    new   record;
-    sent  record;
-    live  record;
+    made     uuid[];
+    new      record;
+    sent     record;
+    live     record;
+    inserted boolean;
 BEGIN
     WITH inserted AS (
         INSERT INTO jobs (id, queue, kind, key, state, priority, run_at, due_at, max_attempts,
@@ -102,7 +103,21 @@ BEGIN
                         now_ms + new.delay, new.attempts, new.payload, new.attributes, new.trace, now_ms,
                         now_ms)
                     ON CONFLICT (key, queue) WHERE state <= 2 DO NOTHING;
-                IF FOUND THEN
+                inserted := FOUND;
+                IF inserted AND new.checked THEN
+                    -- Sent and done between the look and the insert? Whoever comes later waits
+                    -- for this one.
+                    SELECT job, until INTO sent
+                      FROM sent_keys
+                     WHERE queue = new.queue AND key = new.key AND until > now_ms;
+                    IF FOUND THEN
+                        DELETE FROM jobs WHERE id = new.id;
+                        RETURN QUERY SELECT new.place::integer, 3::smallint, sent.job, NULL::smallint,
+                                            sent.until;
+                        EXIT;
+                    END IF;
+                END IF;
+                IF inserted THEN
                     IF new.sent_for IS NOT NULL THEN
                         INSERT INTO sent_keys (queue, key, job, until)
                         VALUES (new.queue, new.key, new.id, now_ms + new.sent_for)
@@ -144,6 +159,8 @@ DECLARE
     missing integer  := most;
     taken   integer;
 BEGIN
+    -- Said to solely_next_due, which is sent together with this.
+    PERFORM set_config('solely.claimed_at', now_ms::text, true), set_config('solely.missing', most::text, true);
     PERFORM 1 FROM processes WHERE id = claimer;
     IF NOT FOUND THEN
         RETURN;
@@ -176,7 +193,6 @@ BEGIN
         GET DIAGNOSTICS taken = ROW_COUNT;
         missing := missing - taken;
     END LOOP;
-    -- Said to solely_next_due, which is sent together with this.
     PERFORM set_config('solely.missing', missing::text, true);
 END
 $$;
@@ -189,7 +205,9 @@ CREATE FUNCTION solely_next_due(claimer uuid, wanted_queue text, offset_ms bigin
     LANGUAGE plpgsql VOLATILE AS
 $$
 DECLARE
-    now_ms bigint := solely_now(offset_ms);
+    -- The same instant: a job that was not due then is due later.
+    now_ms bigint := coalesce(nullif(current_setting('solely.claimed_at', true), '')::bigint,
+                              solely_now(offset_ms));
 BEGIN
     IF current_setting('solely.missing', true) = '0' THEN
         alive := true;
@@ -318,6 +336,7 @@ CREATE TABLE leases (
 );
 CREATE INDEX leases_by_id   ON leases (lease);
 CREATE INDEX leases_expires ON leases (expires_at);
+CREATE INDEX leases_process ON leases (process) WHERE process IS NOT NULL;
 
 -- Releases, renews and takes leases for many callers at once, in this order. No lease is named
 -- twice and no key is wanted twice; leases are given in the order of their ids, keys in theirs.

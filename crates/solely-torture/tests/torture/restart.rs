@@ -101,8 +101,10 @@ async fn postgres_restarted_under_load_loses_and_doubles_nothing() {
     let worker = tokio::spawn(worker.run(stop.clone()));
     let enough = Arc::new(AtomicBool::new(false));
     let callers: Vec<_> = (0..16).map(|_| tokio::spawn(enqueue(jobs.clone(), enough.clone()))).collect();
+    let mut longest_outage = Duration::ZERO;
     for round in 0..4 {
         tokio::time::sleep(Duration::from_millis(300)).await;
+        let outage = Instant::now();
         if round % 2 == 0 {
             server.stop();
         } else {
@@ -115,12 +117,15 @@ async fn postgres_restarted_under_load_loses_and_doubles_nothing() {
         tokio::time::sleep(Duration::from_millis(200)).await;
         server.start_again();
         until_healthy(&store).await;
+        longest_outage = longest_outage.max(outage.elapsed());
     }
     enough.store(true, Ordering::Relaxed);
     let (mut made, mut refused) = (0, 0);
     for caller in callers {
         let told = caller.await.expect("ends");
-        assert!(told.slowest < Duration::from_secs(5), "told at once: {:?}", told.slowest);
+        // Only whoever was cut off at COMMIT waits, to be told what became of it.
+        let patience = longest_outage + Duration::from_secs(5);
+        assert!(told.slowest < patience, "{:?}, away for {longest_outage:?}", told.slowest);
         for id in &told.made {
             until_worked(&store, *id).await;
             let told_of = store.timeline(format!("load:{id}"), None, 10).await.expect("reads");
