@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rusqlite::{Connection, Error, OpenFlags};
 use solely_core::{StoreError, limits};
@@ -107,7 +107,8 @@ fn connect(place: &Place, role: Role) -> Result<Connection, Error> {
     conn.busy_timeout(BUSY_TIMEOUT)?;
     conn.set_prepared_statement_cache_capacity(128);
     if role == Role::Write {
-        conn.pragma_update(None, "journal_mode", "WAL")?;
+        // Of several that open a new file at once, SQLite refuses some without waiting.
+        patiently(|| conn.pragma_update(None, "journal_mode", "WAL"))?;
         conn.pragma_update(None, "synchronous", "FULL")?;
         // Fewer, larger checkpoints; the log is cut back to this after each.
         conn.pragma_update(None, "wal_autocheckpoint", 4_000)?;
@@ -127,4 +128,21 @@ fn prepare_to_write(conn: &Connection, options: &Options) -> Result<(), Error> {
         conn.execute_batch("DELETE FROM processes; DELETE FROM leases WHERE process IS NOT NULL;")?;
     }
     Ok(())
+}
+
+/// Tries again while another connection is in the way, for as long as any statement would wait.
+fn patiently<T>(mut attempt: impl FnMut() -> rusqlite::Result<T>) -> rusqlite::Result<T> {
+    let deadline = Instant::now() + BUSY_TIMEOUT;
+    loop {
+        match attempt() {
+            Err(error) if is_busy(&error) && Instant::now() < deadline => {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            outcome => return outcome,
+        }
+    }
+}
+
+fn is_busy(error: &rusqlite::Error) -> bool {
+    error.sqlite_error_code() == Some(rusqlite::ErrorCode::DatabaseBusy)
 }
