@@ -1,9 +1,12 @@
 //! Cache entries.
 
+use std::collections::HashMap;
 use std::time::Duration;
 
-use solely_core::Json;
-use solely_core::cache::{Age, Entry, EntryKey, Lifetimes, Overwrite, Put, PutEntry};
+use solely_core::cache::{
+    Age, ChangeCursor, Changes, Entry, EntryKey, Lifetimes, Overwrite, Put, PutEntry,
+};
+use solely_core::{Json, Timestamp};
 
 use crate::World;
 use crate::world::secs;
@@ -82,8 +85,8 @@ pub async fn entries_of_one_write_are_judged_one_by_one(world: World) {
 /// Forgotten is not there.
 pub async fn a_forgotten_entry_is_not_there(world: World) {
     put(&world, entry("a", 1, Overwrite::Always)).await;
-    assert!(world.store().forget_entry(key("a")).await.expect("forgets"));
-    assert!(!world.store().forget_entry(key("a")).await.expect("forgets"));
+    assert!(world.store().forget_entry(key("a")).await.expect("forgets").is_some());
+    assert_eq!(world.store().forget_entry(key("a")).await.expect("forgets"), None);
     assert_eq!(get(&world, "a").await, None);
 }
 
@@ -99,4 +102,98 @@ pub async fn entries_survive_a_restart(mut world: World) {
     put(&world, entry("a", 1, Overwrite::Always)).await;
     world.restart().await;
     assert_eq!(get(&world, "a").await.expect("is there").value, Json::of(&1));
+}
+
+/// Of two writes of one entry the later has the later time, also within one instant and across
+/// its being forgotten.
+pub async fn a_later_write_has_a_later_time(world: World) {
+    let mut last = Timestamp::from_millis(0);
+    for n in 0..50 {
+        if n % 10 == 9 {
+            let forgotten = world.store().forget_entry(key("a")).await.expect("forgets").expect("was there");
+            assert!(forgotten > last);
+            last = forgotten;
+        }
+        put(&world, entry("a", n, Overwrite::Always)).await;
+        let updated_at = get(&world, "a").await.expect("is there").updated_at;
+        assert!(updated_at > last);
+        last = updated_at;
+    }
+}
+
+async fn changes_after(world: &World, after: ChangeCursor, limit: u32) -> Changes {
+    world.store().changes(after, limit).await.expect("reads")
+}
+
+fn since(at: Timestamp) -> ChangeCursor {
+    ChangeCursor { at, key: None }
+}
+
+/// What was written and what was forgotten, in order of time, page by page.
+pub async fn changes_are_read_in_order(world: World) {
+    put(&world, entry("before", 1, Overwrite::Always)).await;
+    let start = get(&world, "before").await.expect("is there").updated_at;
+    for name in ["c", "a", "b", "d"] {
+        put(&world, entry(name, 1, Overwrite::Always)).await;
+        world.advance(Duration::from_millis(1));
+    }
+    world.store().forget_entry(key("a")).await.expect("forgets").expect("was there");
+    let (mut found, mut after) = (Vec::new(), since(start));
+    loop {
+        let page = changes_after(&world, after, 2).await;
+        found.extend(page.changes.iter().map(|change| (change.key.key.clone(), change.entry.is_some())));
+        match page.next {
+            Some(next) => after = next,
+            None => break,
+        }
+    }
+    // "c" may have been written in the instant of "before".
+    found.retain(|(name, _)| name != "c");
+    assert_eq!(found, [("b".to_owned(), true), ("d".to_owned(), true), ("a".to_owned(), false)]);
+}
+
+/// A page of changes may end between two of one instant.
+pub async fn changes_of_one_instant_are_read_page_by_page(world: World) {
+    let all = (0..7).map(|n| entry(&format!("k{n}"), n, Overwrite::Always)).collect();
+    world.store().put_entries(all).await.expect("writes");
+    let (mut found, mut after) = (Vec::new(), since(Timestamp::from_millis(0)));
+    loop {
+        let page = changes_after(&world, after, 3).await;
+        found.extend(page.changes.into_iter().map(|change| change.key.key));
+        match page.next {
+            Some(next) => after = next,
+            None => break,
+        }
+    }
+    assert_eq!(found, ["k0", "k1", "k2", "k3", "k4", "k5", "k6"]);
+}
+
+/// Every change up to the instant it names can be read.
+pub async fn changes_are_complete_until_the_instant_they_name(world: World) {
+    let store = world.store();
+    let writers: Vec<_> = (0..8)
+        .map(|writer| {
+            let store = store.clone();
+            tokio::spawn(async move {
+                for n in 0..20 {
+                    let entry = entry(&format!("{writer}-{n}"), n, Overwrite::Always);
+                    store.put_entries(vec![entry]).await.expect("writes");
+                }
+            })
+        })
+        .collect();
+    let (mut seen, mut until) = (HashMap::new(), Timestamp::from_millis(0));
+    loop {
+        let ended = writers.iter().all(tokio::task::JoinHandle::is_finished);
+        let page = changes_after(&world, since(until), 10_000).await;
+        for change in page.changes {
+            seen.insert(change.key, change.updated_at);
+        }
+        until = until.max(page.complete_until);
+        if ended {
+            break;
+        }
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(seen.len(), 160, "what was read after each instant, and nothing before it again");
 }

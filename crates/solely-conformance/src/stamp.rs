@@ -16,6 +16,10 @@ macro_rules! stamp {
                 a_forgotten_entry_is_not_there,
                 spaces_are_apart,
                 entries_survive_a_restart,
+                a_later_write_has_a_later_time,
+                changes_are_read_in_order,
+                changes_of_one_instant_are_read_page_by_page,
+                changes_are_complete_until_the_instant_they_name,
             ]
         );
         $crate::stamp_module!(

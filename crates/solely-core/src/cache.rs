@@ -9,6 +9,15 @@
 //! An entry is a row of the store; whatever else holds a copy of it holds a copy. A write may
 //! carry a version (a fence): it then needs a higher one than what is stored, so that a late
 //! answer never overwrites a newer one.
+//!
+//! Of two writes of one entry the later has the later `updated_at`, always, also across its
+//! being forgotten: whoever holds copies can compare them. [`Cache`] reads through the copies
+//! of this process ([`memory`]) and of a [`Companion`](crate::companion::Companion) to the
+//! store; [`watch`] tells those who wait for an entry.
+
+pub mod memory;
+mod tiers;
+pub mod watch;
 
 use std::time::Duration;
 
@@ -17,6 +26,8 @@ use async_trait::async_trait;
 use crate::clock::Timestamp;
 use crate::error::StoreError;
 use crate::json::Json;
+
+pub use tiers::Cache;
 
 /// How old an entry is, on the store's clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,14 +65,37 @@ pub struct Entry {
     pub value: Json,
     /// The version it was written with.
     pub version: u64,
-    /// When it was written.
+    /// When it was written; later than that of whatever it replaced.
     pub updated_at: Timestamp,
     /// Until when it is fresh.
     pub fresh_until: Timestamp,
     /// Until when it may be served at all.
     pub stale_until: Timestamp,
-    /// Its age when it was read.
+    /// When it was read, on the store's clock.
+    pub as_of: Timestamp,
+    /// Its age then.
     pub age: Age,
+}
+
+impl Entry {
+    /// The same entry, some time after it was read.
+    pub fn after(&self, time: Duration) -> Self {
+        let as_of = self.as_of.plus(time);
+        Self { as_of, age: Age::of(as_of, self.fresh_until, self.stale_until), ..self.clone() }
+    }
+}
+
+impl Age {
+    /// The age at an instant.
+    pub fn of(now: Timestamp, fresh_until: Timestamp, stale_until: Timestamp) -> Self {
+        if now < fresh_until {
+            Self::Fresh
+        } else if now < stale_until {
+            Self::Stale
+        } else {
+            Self::Gone
+        }
+    }
 }
 
 /// How long an entry lives, from when it is written.
@@ -112,6 +146,41 @@ pub enum Put {
     },
 }
 
+/// An entry that was written or forgotten.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Change {
+    /// Which one.
+    pub key: EntryKey,
+    /// When.
+    pub updated_at: Timestamp,
+    /// What it holds since; nothing if it was forgotten or has ended.
+    pub entry: Option<Entry>,
+}
+
+/// A place in the order of changes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ChangeCursor {
+    /// Changes after this instant,
+    pub at: Timestamp,
+    /// and those of this instant after this key, if one is named.
+    pub key: Option<EntryKey>,
+}
+
+/// A part of what has changed, in order of time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Changes {
+    /// Which store this is.
+    pub store: String,
+    /// The store's clock.
+    pub now: Timestamp,
+    /// Every change up to this instant is there to be read: none of them is still to be committed.
+    pub complete_until: Timestamp,
+    /// The changes.
+    pub changes: Vec<Change>,
+    /// Where to go on, if there are more.
+    pub next: Option<ChangeCursor>,
+}
+
 /// The transitions of entries.
 #[async_trait]
 pub trait CacheStore: Send + Sync {
@@ -122,6 +191,10 @@ pub trait CacheStore: Send + Sync {
     /// Writes entries in one transaction; each is judged by its own version.
     async fn put_entries(&self, entries: Vec<PutEntry>) -> Result<Vec<Put>, StoreError>;
 
-    /// Forgets an entry. True if there was one.
-    async fn forget_entry(&self, key: EntryKey) -> Result<bool, StoreError>;
+    /// Forgets an entry. When, if there was one.
+    async fn forget_entry(&self, key: EntryKey) -> Result<Option<Timestamp>, StoreError>;
+
+    /// The changes after a cursor, at most so many. A forgotten entry is among them for
+    /// [`limits::FORGOTTEN_FOR`](crate::limits::FORGOTTEN_FOR).
+    async fn changes(&self, after: ChangeCursor, limit: u32) -> Result<Changes, StoreError>;
 }

@@ -34,6 +34,11 @@ impl Json {
         &self.0
     }
 
+    /// The text, owned.
+    pub fn into_string(self) -> String {
+        self.0.into()
+    }
+
     /// The value it holds.
     pub fn parse<T: DeserializeOwned>(&self) -> Result<T, serde_json::Error> {
         serde_json::from_str(&self.0)

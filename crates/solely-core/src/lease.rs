@@ -10,6 +10,9 @@
 //! [`Leases`] adds waiting. A waiter listens for the key that refused it *before* it looks
 //! again, sleeps until it is woken, until the holder's lease would end, or for
 //! [`limits::LEASE_POLL`], whichever is first, and hands its wake-up on when it cannot use it.
+//! [`keep`] has work of this process under a lease, thinned by hints.
+
+pub mod keep;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -21,7 +24,9 @@ use tokio::time::Instant;
 
 use crate::bus::{Bus, Topic};
 use crate::clock::Timestamp;
+use crate::companion::Companion;
 use crate::error::StoreError;
+use crate::fault::Guards;
 use crate::id::{LeaseId, ProcessId};
 use crate::limits;
 use crate::metrics::Metrics;
@@ -140,6 +145,8 @@ pub struct Leases {
     bus: Bus,
     metrics: Arc<Metrics>,
     waiting: Arc<AtomicUsize>,
+    hints: Option<Arc<dyn Companion>>,
+    guards: Guards,
 }
 
 /// Why a wait for a lease ended without one.
@@ -156,7 +163,17 @@ pub enum WaitedLease {
 impl Leases {
     /// Leases of a store.
     pub fn new(store: Arc<dyn Store>, bus: Bus, metrics: Arc<Metrics>) -> Self {
-        Self { store, bus, metrics, waiting: Arc::default() }
+        Self { store, bus, metrics, waiting: Arc::default(), hints: None, guards: Guards::from_env() }
+    }
+
+    /// The same, with hints.
+    pub fn with_hints(self, companion: Option<Arc<dyn Companion>>) -> Self {
+        Self { hints: companion, ..self }
+    }
+
+    /// The same, with guards that may be open.
+    pub fn with_guards(self, guards: Guards) -> Self {
+        Self { guards, ..self }
     }
 
     /// Takes a lease, waiting up to `wait` for keys that are held.

@@ -8,6 +8,7 @@
 //! | [`event`] | timeline, audit and outbox in one table | written with what it tells of |
 //! | [`upstream`] | timeout, concurrency, shared rate, breaker, pause | local but for rate and pause |
 //! | [`liveness`] | which processes are alive | the store's clock |
+//! | [`companion`] | copies, hints and wake-ups beside the store | nothing in it does |
 //! | [`commit`] | claim → effect → settle as one value, one transaction | the engine |
 //!
 //! There is no SQL and no HTTP server here. A store is whatever implements [`store::Store`];
@@ -20,6 +21,7 @@ pub mod cache;
 pub mod check;
 pub mod clock;
 pub mod commit;
+pub mod companion;
 pub mod config;
 pub mod error;
 pub mod event;

@@ -55,6 +55,30 @@ pub const PRUNE_BATCH: u32 = 500;
 /// The longest that an upstream's `Retry-After` is honoured.
 pub const UPSTREAM_PAUSE_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 
+/// A copy of an entry in memory is trusted for at most this long after it was known to be true.
+pub const MEMORY_TRUST: Duration = Duration::from_secs(30);
+/// Copies in a companion are trusted for at most this long after they were known to be true.
+pub const COPIES_TRUST: Duration = Duration::from_secs(10);
+/// Bytes of entries held in memory.
+pub const MEMORY_BYTES: u64 = 64 * 1024 * 1024;
+/// Changed entries that a process has yet to tell of; beyond that it tells that anything may have
+/// changed.
+pub const CHANGED_MAX: usize = 10_000;
+/// How long it stays known that an entry was forgotten.
+pub const FORGOTTEN_FOR: Duration = Duration::from_secs(60 * 60);
+/// Keys of one read of entries.
+pub const ENTRIES_BATCH: usize = 500;
+/// Keys that one watch may have.
+pub const WATCH_KEYS_MAX: usize = 1_000;
+/// Keys that are watched in one process.
+pub const WATCHED_MAX: usize = 200_000;
+/// Entries that a watch may leave unread; one more ends it.
+pub const WATCH_UNREAD_MAX: usize = 1_024;
+/// Watched entries are read at least this often, should a wake-up be lost.
+pub const WATCH_POLL: Duration = Duration::from_secs(2);
+/// Notes that a bus has yet to send; beyond that it sends that anything may have happened.
+pub const NOTES_MAX: usize = 10_000;
+
 /// Items of a page of a listing, and of one that does not say.
 pub const PAGE_MAX: u32 = 200;
 /// See [`PAGE_MAX`].

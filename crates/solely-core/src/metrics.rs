@@ -27,6 +27,11 @@ struct QueueOutcome {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct TierLabel {
+    tier: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Outcome {
     outcome: &'static str,
 }
@@ -36,6 +41,10 @@ pub const SETTLEMENTS: [&str; 7] =
     ["completed", "retried", "postponed", "released", "dead", "skipped", "stale"];
 const ENQUEUES: [&str; 4] = ["created", "again", "duplicate", "window"];
 const ACQUISITIONS: [&str; 4] = ["acquired", "held", "too_many", "error"];
+
+const TIERS: [&str; 3] = ["memory", "redis", "store"];
+const REDIS_CALLS: [&str; 4] = ["ok", "failed", "timeout", "refused"];
+const HINTS: [&str; 4] = ["taken", "held", "vanished", "error"];
 
 /// Every metric of the primitives, registered at zero.
 pub struct Metrics {
@@ -54,6 +63,13 @@ pub struct Metrics {
     lease_wait_seconds: Histogram,
     pruned: Counter,
     upkeep_failures: Counter,
+    cache_reads: Family<TierLabel, Counter>,
+    redis_up: Gauge,
+    redis_calls: Family<Outcome, Counter>,
+    redis_connections: Counter,
+    redis_cleanings: Counter,
+    redis_changes: Counter,
+    hints: Family<Outcome, Counter>,
 }
 
 /// The encoder writes OpenMetrics, in which a counter is described without the `_total` that
@@ -104,6 +120,13 @@ impl Metrics {
             lease_wait_seconds: seconds(),
             pruned: Counter::default(),
             upkeep_failures: Counter::default(),
+            cache_reads: Family::default(),
+            redis_up: Gauge::default(),
+            redis_calls: Family::default(),
+            redis_connections: Counter::default(),
+            redis_cleanings: Counter::default(),
+            redis_changes: Counter::default(),
+            hints: Family::default(),
         };
         metrics.register();
         metrics.zero(queues);
@@ -132,11 +155,36 @@ impl Metrics {
         );
         r.register("pruned_rows", "Rows deleted past their retention", self.pruned.clone());
         r.register("upkeep_failures", "Rounds of housekeeping that failed", self.upkeep_failures.clone());
+        self.register_copies();
+    }
+
+    fn register_copies(&mut self) {
+        let r = self.registry.sub_registry_with_prefix("solely");
+        r.register("cache_reads", "Entries read, by the tier that had to answer", self.cache_reads.clone());
+        r.register("redis_up", "1 while Redis answers and its copies are trusted", self.redis_up.clone());
+        r.register("redis_calls", "Round trips to Redis, by outcome", self.redis_calls.clone());
+        r.register("redis_connections", "Connections made to Redis", self.redis_connections.clone());
+        r.register(
+            "redis_cleanings",
+            "Times that the copies in Redis could not be trusted and were dropped",
+            self.redis_cleanings.clone(),
+        );
+        r.register("redis_changes", "Changes that were copied to Redis behind", self.redis_changes.clone());
+        r.register("hints", "Hints asked for, by outcome", self.hints.clone());
     }
 
     fn zero(&self, queues: &[String]) {
         for outcome in ACQUISITIONS {
             let _ = self.leases.get_or_create(&Outcome { outcome });
+        }
+        for tier in TIERS {
+            let _ = self.cache_reads.get_or_create(&TierLabel { tier });
+        }
+        for outcome in REDIS_CALLS {
+            let _ = self.redis_calls.get_or_create(&Outcome { outcome });
+        }
+        for outcome in HINTS {
+            let _ = self.hints.get_or_create(&Outcome { outcome });
         }
         for queue in queues {
             let label = QueueLabel { queue: queue.clone() };
@@ -201,6 +249,41 @@ impl Metrics {
         };
         self.leases.get_or_create(&Outcome { outcome }).inc();
         self.lease_wait_seconds.observe(waited.as_secs_f64());
+    }
+
+    pub(crate) fn cache_read(&self, tier: &'static str, entries: usize) {
+        if entries > 0 {
+            self.cache_reads.get_or_create(&TierLabel { tier }).inc_by(entries as u64);
+        }
+    }
+
+    /// Whether the companion answers and is trusted.
+    pub fn redis_up(&self, up: bool) {
+        self.redis_up.set(i64::from(up));
+    }
+
+    /// One round trip: `ok`, `failed`, `timeout`, or `refused` while nothing is asked of it.
+    pub fn redis_called(&self, outcome: &'static str) {
+        self.redis_calls.get_or_create(&Outcome { outcome }).inc();
+    }
+
+    /// A connection was made.
+    pub fn redis_connected(&self) {
+        self.redis_connections.inc();
+    }
+
+    /// Copies could not be trusted and were dropped.
+    pub fn redis_cleaned(&self) {
+        self.redis_cleanings.inc();
+    }
+
+    /// Changes were copied behind those who made them.
+    pub fn redis_followed(&self, changes: usize) {
+        self.redis_changes.inc_by(changes as u64);
+    }
+
+    pub(crate) fn hinted(&self, outcome: &'static str) {
+        self.hints.get_or_create(&Outcome { outcome }).inc();
     }
 
     /// Sets the gauges of the queues. One that is not among them is empty.

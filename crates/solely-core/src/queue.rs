@@ -10,7 +10,8 @@ use serde::Serialize;
 
 use crate::bus::{Bus, Topic};
 use crate::clock::Timestamp;
-use crate::commit::{Commit, Settled};
+use crate::cache::EntryKey;
+use crate::commit::{Commit, Effect, Settled};
 use crate::error::StoreError;
 use crate::id::JobId;
 use crate::job::{Enqueued, Job, JobState, NewJob, ReviveRequest, Revived};
@@ -121,12 +122,17 @@ impl Jobs {
         Ok(outcomes)
     }
 
-    /// See [`crate::job::JobStore::settle`]. Wakes the workers of the jobs that follow.
+    /// See [`crate::job::JobStore::settle`]. Wakes the workers of the jobs that follow, and tells of the
+    /// entries that were written.
     pub async fn settle(&self, commits: Vec<Commit>) -> Result<Vec<Result<Settled, StoreError>>, StoreError> {
         let next = |commit: &Commit| commit.next_jobs.iter().map(|job| job.queue.clone()).collect();
-        let next: Vec<Vec<String>> = commits.iter().map(next).collect();
+        let next: Vec<(Vec<String>, Vec<EntryKey>)> =
+            commits.iter().map(|commit| (next(commit), written(commit))).collect();
         let outcomes = self.store.settle(commits).await?;
-        for (queues, outcome) in next.iter().zip(&outcomes) {
+        for ((queues, entries), outcome) in next.iter().zip(&outcomes) {
+            if matches!(outcome, Ok(Settled::Applied) | Err(StoreError::Unknown(_))) && !entries.is_empty() {
+                self.bus.changed_here(entries);
+            }
             if *outcome == Ok(Settled::Applied) {
                 for queue in queues {
                     self.metrics.enqueued(queue, &Enqueued::Created);
@@ -163,5 +169,13 @@ impl Jobs {
                 woken.push(queue);
             }
         }
+    }
+}
+
+/// The entries that a commit may write.
+fn written(commit: &Commit) -> Vec<EntryKey> {
+    match &commit.effect {
+        Effect::PutEntries(entries) => entries.iter().map(|entry| entry.key.clone()).collect(),
+        Effect::None | Effect::Page(_) | Effect::FailPartition(_) | Effect::Delivered(_) => Vec::new(),
     }
 }

@@ -1,21 +1,17 @@
 //! Wake-ups between processes: NOTIFY, coalesced and outside any transaction.
 //!
-//! A process gathers the topics it wakes and sends those that are there as one statement on a
+//! A process gathers what it has to tell and sends what is there as one statement on a
 //! connection of its own, at most every [`SPACING`]; the same connection listens. Notifications
 //! in the transactions of the work itself would make commits wait for each other. A wake-up that
 //! is lost costs latency only: every wait also polls, and whoever was cut off wakes everyone here
 //! when it is connected again.
-//!
-//! Only queues are told of. A lease that is released wakes waiters of its own process, and those
-//! of others by their poll.
 
-use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::{StreamExt as _, stream};
-use solely_core::bus::{Bus, Relay, Topic, WeakBus};
-use tokio::sync::{Notify, mpsc};
+use solely_core::bus::{Bus, Note, Told, WeakBus};
+use tokio::sync::mpsc;
 use tokio_postgres::tls::TlsStream;
 use tokio_postgres::{AsyncMessage, Client, Config, Connection, Error, NoTls, Socket};
 use tokio_util::sync::CancellationToken;
@@ -34,31 +30,6 @@ pub(crate) fn connect(config: Config, tls: Tls, bus: &Bus, stop: CancellationTok
     tokio::spawn(async move { stop.run_until_cancelled(wire.run()).await });
 }
 
-/// Queues whose workers elsewhere are to be woken.
-#[derive(Default)]
-struct Told {
-    queues: Mutex<BTreeSet<String>>,
-    some: Notify,
-}
-
-impl Relay for Told {
-    fn wake(&self, topic: Topic<'_>) {
-        let Topic::Queue(queue) = topic else { return };
-        let mut queues = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
-        if queues.len() < QUEUES_MAX && !queues.contains(queue) {
-            queues.insert(queue.to_owned());
-            self.some.notify_one();
-        }
-    }
-}
-
-impl Told {
-    fn take(&self) -> Vec<String> {
-        let mut queues = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
-        std::mem::take(&mut *queues).into_iter().collect()
-    }
-}
-
 struct Wire {
     config: Config,
     tls: Tls,
@@ -71,7 +42,9 @@ struct Wire {
 impl Wire {
     async fn run(self) {
         loop {
-            if let Err(error) = self.serve().await {
+            let served = self.serve().await;
+            self.told.set_up(false);
+            if let Err(error) = served {
                 tracing::debug!(%error, "wake-ups between processes are cut off");
             }
             tokio::time::sleep(RECONNECT_AFTER).await;
@@ -93,15 +66,16 @@ impl Wire {
         client.batch_execute("LISTEN solely").await?;
         // Whatever was said before is lost on us.
         if let Some(bus) = self.bus.upgrade() {
-            bus.wake_all_here();
+            bus.missed();
         }
+        self.told.set_up(true);
         loop {
             tokio::select! {
                 note = notes.recv() => match note {
                     Some(note) => self.hear(&note),
                     None => return Ok(()),
                 },
-                () = self.told.some.notified() => {
+                () = self.told.some() => {
                     if !self.tell(&client).await {
                         return Ok(());
                     }
@@ -111,25 +85,24 @@ impl Wire {
         }
     }
 
-    fn hear(&self, note: &str) {
-        if let (Some((who, queue)), Some(bus)) = (note.split_once(' '), self.bus.upgrade())
+    fn hear(&self, text: &str) {
+        if let (Some((who, note)), Some(bus)) = (text.split_once(' '), self.bus.upgrade())
             && who != self.me
+            && let Some(note) = Note::read(note)
         {
-            bus.wake_here(Topic::Queue(queue));
+            bus.hear(&note);
         }
     }
 
     /// False if the connection is of no use any more.
     async fn tell(&self, client: &Client) -> bool {
-        let queues = self.told.take();
-        let notes: Vec<String> = queues.iter().map(|queue| format!("{} {queue}", self.me)).collect();
+        let unsent = self.told.take();
+        let notes: Vec<String> = unsent.iter().map(|note| format!("{} {note}", self.me)).collect();
         let sql = "SELECT pg_notify('solely', note) FROM unnest($1::text[]) AS note";
         let sent = tokio::time::timeout(ANSWER_TIMEOUT, client.execute(sql, &[&notes])).await;
         if !matches!(sent, Ok(Ok(_))) {
             // They are told by the next connection.
-            for queue in &queues {
-                self.told.wake(Topic::Queue(queue));
-            }
+            self.told.put_back(unsent);
         }
         sent.is_ok_and(|sent| sent.is_ok())
     }
@@ -153,8 +126,6 @@ where
     received
 }
 
-/// Queues that are told of together.
-const QUEUES_MAX: usize = 1_000;
 /// Notifications that wait to be heard.
 const NOTES_MAX: usize = 1_024;
 /// Between two times of telling.

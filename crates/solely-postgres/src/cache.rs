@@ -1,10 +1,12 @@
 //! Cache entries.
 
 use async_trait::async_trait;
-use solely_core::cache::{Age, CacheStore, Entry, EntryKey, Overwrite, Put, PutEntry};
+use solely_core::cache::{
+    Age, CacheStore, Change, ChangeCursor, Changes, Entry, EntryKey, Overwrite, Put, PutEntry,
+};
 use solely_core::clock::Timestamp;
-use solely_core::{Json, StoreError};
-use tokio_postgres::Error;
+use solely_core::{Json, StoreError, limits};
+use tokio_postgres::{Error, Row};
 
 use crate::row::{self, millis, signed};
 use crate::transaction::transact;
@@ -18,20 +20,20 @@ impl CacheStore for PostgresStore {
         // Each key is looked up by itself: on tables never analysed, ANY may ignore the index.
         let rows = self
             .read(
-                "SELECT place, now_ms, value, version, updated_at, fresh_until, stale_until
+                "SELECT value, version, updated_at, fresh_until, stale_until, now_ms, place
                    FROM (SELECT solely_now($3) AS now_ms) AS clock,
                         unnest($1::text[], $2::text[]) WITH ORDINALITY AS wanted (space, key, place)
                   CROSS JOIN LATERAL (SELECT * FROM entries
                                        WHERE entries.space = wanted.space AND entries.key = wanted.key
                                        LIMIT 1) AS found
-                  WHERE keep_until > now_ms",
+                  WHERE keep_until > now_ms AND NOT forgotten",
                 &[&spaces, &names, &self.work.clock.offset_ms()],
             )
             .await?;
         let mut entries: Vec<Option<Entry>> = vec![None; keys.len()];
         for found in &rows {
-            let place = usize::try_from(found.get::<_, i64>(0) - 1).unwrap_or(0);
-            entries[place] = Some(entry(keys[place].clone(), found));
+            let place = usize::try_from(found.get::<_, i64>(6) - 1).unwrap_or(0);
+            entries[place] = Some(entry_of(found, keys[place].clone(), row::time(found, 5)));
         }
         Ok(entries)
     }
@@ -44,35 +46,85 @@ impl CacheStore for PostgresStore {
         .await)
     }
 
-    async fn forget_entry(&self, key: EntryKey) -> Result<bool, StoreError> {
+    async fn forget_entry(&self, key: EntryKey) -> Result<Option<Timestamp>, StoreError> {
         transact!(self.work, |tx| async {
-            let forgotten = tx
-                .execute("DELETE FROM entries WHERE space = $1 AND key = $2", &[&key.space, &key.key])
+            let now = tx.now().await?;
+            let rows = tx
+                .query(
+                    "UPDATE entries
+                        SET value = 'null', forgotten = true, updated_at = greatest($3, updated_at + 1),
+                            fresh_until = $3, stale_until = $3, keep_until = $4
+                      WHERE space = $1 AND key = $2 AND NOT forgotten AND keep_until > $3
+                     RETURNING updated_at",
+                    &[&key.space, &key.key, &now.as_millis(), &now.plus(limits::FORGOTTEN_FOR).as_millis()],
+                )
                 .await?;
-            Ok(forgotten == 1)
+            Ok(rows.first().map(|found| row::time(found, 0)))
         }
         .await)
     }
+
+    /// First who still writes, then what is there: whoever is not among the first has committed,
+    /// and is seen, or has yet to look at the clock. Every transaction that writes has its id from
+    /// the start.
+    async fn changes(&self, after: ChangeCursor, limit: u32) -> Result<Changes, StoreError> {
+        let offset_ms = self.work.clock.offset_ms();
+        let rows = self
+            .read(
+                "SELECT id, $1 + floor(extract(epoch FROM statement_timestamp()) * 1000)::bigint,
+                        $1 + (SELECT floor(extract(epoch FROM min(xact_start)) * 1000)::bigint
+                                FROM pg_stat_activity
+                               WHERE datname = current_database() AND backend_xid IS NOT NULL)
+                   FROM store_identity",
+                &[&offset_ms],
+            )
+            .await?;
+        let Some(clock) = rows.first() else {
+            return Err(StoreError::Unusable("the store has no identity".to_owned()));
+        };
+        let (store, now) = (clock.get(0), row::time(clock, 1));
+        let begun = clock.get::<_, Option<i64>>(2).map_or(now, Timestamp::from_millis);
+        let complete_until = Timestamp::from_millis(now.min(begun).as_millis() - 1);
+        // Without a key: after all keys of that instant.
+        let at = after.at.as_millis();
+        let (at, space, key) = match &after.key {
+            Some(key) => (at, key.space.as_str(), key.key.as_str()),
+            None => (at.saturating_add(1), "", ""),
+        };
+        let rows = self
+            .read(
+                "SELECT value, version, updated_at, fresh_until, stale_until, space, key,
+                        forgotten OR keep_until <= $4
+                   FROM entries
+                  WHERE (updated_at, space, key) > ($1, $2, $3)
+                  ORDER BY updated_at, space, key
+                  LIMIT $5",
+                &[&at, &space, &key, &now.as_millis(), &i64::from(limit)],
+            )
+            .await?;
+        let change = |found: &Row| {
+            let key = EntryKey::new(found.get::<_, String>(5), found.get::<_, String>(6));
+            let entry = (!found.get::<_, bool>(7)).then(|| entry_of(found, key.clone(), now));
+            Change { key, updated_at: row::time(found, 2), entry }
+        };
+        let changes: Vec<Change> = rows.iter().map(change).collect();
+        let next = changes.last().filter(|_| changes.len() >= limit as usize);
+        let next = next.map(|last| ChangeCursor { at: last.updated_at, key: Some(last.key.clone()) });
+        Ok(Changes { store, now, complete_until, changes, next })
+    }
 }
 
-fn entry(key: EntryKey, found: &tokio_postgres::Row) -> Entry {
-    let now = row::time(found, 1);
-    let (fresh_until, stale_until) = (row::time(found, 5), row::time(found, 6));
-    let age = if now < fresh_until {
-        Age::Fresh
-    } else if now < stale_until {
-        Age::Stale
-    } else {
-        Age::Gone
-    };
+fn entry_of(found: &Row, key: EntryKey, now: Timestamp) -> Entry {
+    let (fresh_until, stale_until) = (row::time(found, 3), row::time(found, 4));
     Entry {
         key,
-        value: Json::from_stored(found.get(2)),
-        version: row::unsigned(found, 3),
-        updated_at: row::time(found, 4),
+        value: Json::from_stored(found.get(0)),
+        version: row::unsigned(found, 1),
+        updated_at: row::time(found, 2),
         fresh_until,
         stale_until,
-        age,
+        as_of: now,
+        age: Age::of(now, fresh_until, stale_until),
     }
 }
 

@@ -11,7 +11,7 @@ use solely_core::cache::Put;
 use solely_core::clock::Timestamp;
 use solely_core::commit::{Commit, Effect, Settled, Verdict};
 use solely_core::event::NewEvent;
-use solely_core::fault;
+use solely_core::fault::{self, Guard};
 use solely_core::job::{Claim, NewJob, OnRunning, Window};
 use solely_core::{JobId, Json, StoreError};
 use tokio_postgres::{Error, Row};
@@ -25,7 +25,7 @@ impl PostgresStore {
         &self,
         mut commits: Vec<Commit>,
     ) -> Result<Vec<Result<Settled, StoreError>>, StoreError> {
-        if !self.guards.page_transaction {
+        if !self.guards.hold(Guard::PageTransaction) {
             self.apply_effects_apart(&mut commits).await?;
         }
         match self.settle_together(&commits).await {
@@ -43,7 +43,7 @@ impl PostgresStore {
     }
 
     async fn settle_together(&self, commits: &[Commit]) -> Result<Vec<Settled>, StoreError> {
-        let fence_holds = self.guards.fence;
+        let fence_holds = self.guards.hold(Guard::Fence);
         let settled = transact!(self.work, |tx| async {
             let outcomes = settle(tx, commits, fence_holds).await?;
             fault::point("settle.commit");

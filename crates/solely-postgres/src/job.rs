@@ -11,6 +11,7 @@ use solely_core::job::{
     RescueRequest, Rescued, ReviveRequest, Revived, Window,
 };
 use solely_core::{JobId, Json, StoreError, fault, limits};
+use solely_core::fault::Guard;
 use tokio_postgres::{Error, Row};
 use uuid::Uuid;
 
@@ -31,7 +32,7 @@ impl JobStore for PostgresStore {
     }
 
     async fn renew(&self, claims: Vec<Claim>, lock: Duration) -> Result<Vec<Renewed>, StoreError> {
-        transact!(self.work, |tx| renew(tx, &claims, lock, self.guards.fence).await)
+        transact!(self.work, |tx| renew(tx, &claims, lock, self.guards.hold(Guard::Fence)).await)
     }
 
     async fn settle(&self, commits: Vec<Commit>) -> Result<Vec<Result<Settled, StoreError>>, StoreError> {

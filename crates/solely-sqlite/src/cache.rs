@@ -1,10 +1,12 @@
 //! Cache entries.
 
 use async_trait::async_trait;
-use rusqlite::{Connection, Error, OptionalExtension, params};
-use solely_core::cache::{Age, CacheStore, Entry, EntryKey, Overwrite, Put, PutEntry};
+use rusqlite::{Connection, Error, OptionalExtension, Row, params};
+use solely_core::cache::{
+    Age, CacheStore, Change, ChangeCursor, Changes, Entry, EntryKey, Overwrite, Put, PutEntry,
+};
 use solely_core::clock::Timestamp;
-use solely_core::{Json, StoreError};
+use solely_core::{Json, StoreError, limits};
 
 use crate::SqliteStore;
 use crate::row::{self, signed};
@@ -21,43 +23,83 @@ impl CacheStore for SqliteStore {
         self.writer.run("put_entries", move |tx| entries.iter().map(|entry| put(tx, entry)).collect()).await
     }
 
-    async fn forget_entry(&self, key: EntryKey) -> Result<bool, StoreError> {
+    async fn forget_entry(&self, key: EntryKey) -> Result<Option<Timestamp>, StoreError> {
         self.writer
             .run("forget_entry", move |tx| {
-                let mut forget =
-                    tx.conn.prepare_cached("DELETE FROM entries WHERE space = ?1 AND key = ?2")?;
-                Ok(forget.execute((&key.space, &key.key))? == 1)
+                let mut forget = tx.conn.prepare_cached(
+                    "UPDATE entries
+                        SET value = 'null', forgotten = 1, updated_at = max(?3, updated_at + 1),
+                            fresh_until = ?3, stale_until = ?3, keep_until = ?4
+                      WHERE space = ?1 AND key = ?2 AND forgotten = 0 AND keep_until > ?3
+                     RETURNING updated_at",
+                )?;
+                let known_until = tx.now.plus(limits::FORGOTTEN_FOR).as_millis();
+                let values = params![key.space, key.key, tx.now_ms(), known_until];
+                forget.query_row(values, |found| row::time(found, 0)).optional()
             })
             .await
     }
+
+    /// Asked of the writer, which has committed everything before it.
+    async fn changes(&self, after: ChangeCursor, limit: u32) -> Result<Changes, StoreError> {
+        self.writer.run("changes", move |tx| changes(tx, &after, limit)).await
+    }
+}
+
+fn changes(tx: &Tx<'_>, after: &ChangeCursor, limit: u32) -> Result<Changes, Error> {
+    let store = tx
+        .conn
+        .prepare_cached("SELECT id FROM store_identity")?
+        .query_row([], |found| found.get::<_, String>(0))?;
+    let mut find = tx.conn.prepare_cached(
+        "SELECT value, version, updated_at, fresh_until, stale_until, space, key, forgotten OR keep_until <= ?4
+           FROM entries
+          WHERE (updated_at, space, key) > (?1, ?2, ?3)
+          ORDER BY updated_at, space, key
+          LIMIT ?5",
+    )?;
+    // Without a key: after all keys of that instant.
+    let at = after.at.as_millis();
+    let (at, space, key) = match &after.key {
+        Some(key) => (at, key.space.as_str(), key.key.as_str()),
+        None => (at.saturating_add(1), "", ""),
+    };
+    let rows = find.query_map(params![at, space, key, tx.now_ms(), limit], |found| {
+        let key = EntryKey::new(found.get::<_, String>(5)?, found.get::<_, String>(6)?);
+        let (updated_at, ended) = (row::time(found, 2)?, found.get(7)?);
+        let entry = if ended { None } else { Some(entry_of(found, key.clone(), tx.now)?) };
+        Ok(Change { key, updated_at, entry })
+    })?;
+    let changes = rows.collect::<Result<Vec<_>, _>>()?;
+    let next = changes.last().filter(|_| changes.len() >= limit as usize);
+    let next = next.map(|last| ChangeCursor { at: last.updated_at, key: Some(last.key.clone()) });
+    // Others may yet write at this very instant.
+    let complete_until = Timestamp::from_millis(tx.now_ms() - 1);
+    Ok(Changes { store, now: tx.now, complete_until, changes, next })
 }
 
 fn entry(conn: &Connection, key: &EntryKey, now: Timestamp) -> Result<Option<Entry>, Error> {
     let mut find = conn.prepare_cached(
         "SELECT value, version, updated_at, fresh_until, stale_until
            FROM entries
-          WHERE space = ?1 AND key = ?2 AND keep_until > ?3",
+          WHERE space = ?1 AND key = ?2 AND keep_until > ?3 AND forgotten = 0",
     )?;
-    find.query_row((&key.space, &key.key, now.as_millis()), |found| {
-        let (fresh_until, stale_until) = (row::time(found, 3)?, row::time(found, 4)?);
-        let age = if now < fresh_until {
-            Age::Fresh
-        } else if now < stale_until {
-            Age::Stale
-        } else {
-            Age::Gone
-        };
-        Ok(Entry {
-            key: key.clone(),
-            value: Json::from_stored(found.get(0)?),
-            version: row::unsigned(found, 1)?,
-            updated_at: row::time(found, 2)?,
-            fresh_until,
-            stale_until,
-            age,
-        })
+    find.query_row((&key.space, &key.key, now.as_millis()), |found| entry_of(found, key.clone(), now))
+        .optional()
+}
+
+fn entry_of(found: &Row<'_>, key: EntryKey, now: Timestamp) -> Result<Entry, Error> {
+    let (fresh_until, stale_until) = (row::time(found, 3)?, row::time(found, 4)?);
+    Ok(Entry {
+        key,
+        value: Json::from_stored(found.get(0)?),
+        version: row::unsigned(found, 1)?,
+        updated_at: row::time(found, 2)?,
+        fresh_until,
+        stale_until,
+        as_of: now,
+        age: Age::of(now, fresh_until, stale_until),
     })
-    .optional()
 }
 
 /// Writes one entry, if its version allows.
@@ -66,9 +108,9 @@ pub(crate) fn put(tx: &Tx<'_>, entry: &PutEntry) -> Result<Put, Error> {
         "INSERT INTO entries (space, key, value, version, updated_at, fresh_until, stale_until, keep_until)
          VALUES (?1, ?2, ?3, coalesce(?4, 1), ?5, ?6, ?7, ?8)
          ON CONFLICT (space, key) DO UPDATE
-            SET value = excluded.value, version = coalesce(?4, version + 1), updated_at = excluded.updated_at,
-                fresh_until = excluded.fresh_until, stale_until = excluded.stale_until,
-                keep_until = excluded.keep_until
+            SET value = excluded.value, version = coalesce(?4, version + 1), forgotten = 0,
+                updated_at = max(excluded.updated_at, updated_at + 1), fresh_until = excluded.fresh_until,
+                stale_until = excluded.stale_until, keep_until = excluded.keep_until
           WHERE ?4 IS NULL OR ?4 > version
          RETURNING version",
     )?;

@@ -7,7 +7,7 @@ use rusqlite::{Error, OptionalExtension, params};
 use solely_core::cache::Put;
 use solely_core::clock::Timestamp;
 use solely_core::commit::{Commit, Effect, Settled, Verdict};
-use solely_core::fault::{self, Guards};
+use solely_core::fault::{self, Guard, Guards};
 use solely_core::job::{Claim, OnRunning, Window};
 use solely_core::{JobId, StoreError};
 
@@ -20,7 +20,7 @@ impl SqliteStore {
         &self,
         mut commits: Vec<Commit>,
     ) -> Result<Vec<Result<Settled, StoreError>>, StoreError> {
-        if !self.guards.page_transaction {
+        if !self.guards.hold(Guard::PageTransaction) {
             self.apply_effects_apart(&mut commits).await?;
         }
         let guards = self.guards;
@@ -108,7 +108,7 @@ fn look_at_claim(tx: &Tx<'_>, claim: Claim, guards: Guards) -> Result<Option<boo
            FROM jobs
           WHERE id = ?1 AND (fence = ?2 AND state = 2 AND ends_at > ?3 OR NOT ?4)",
     )?;
-    let values = params![claim.job.as_bytes(), signed(claim.fence), tx.now_ms(), guards.fence];
+    let values = params![claim.job.as_bytes(), signed(claim.fence), tx.now_ms(), guards.hold(Guard::Fence)];
     look.query_row(values, |row| row.get(0)).optional()
 }
 

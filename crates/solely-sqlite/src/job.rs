@@ -14,6 +14,7 @@ use solely_core::job::{
     RescueRequest, Rescued, ReviveRequest, Revived, Window,
 };
 use solely_core::{JobId, Json, StoreError, fault, limits};
+use solely_core::fault::Guard;
 
 use crate::row::{self, JOB_COLUMNS, signed};
 use crate::writer::Tx;
@@ -30,7 +31,7 @@ impl JobStore for SqliteStore {
     }
 
     async fn renew(&self, claims: Vec<Claim>, lock: Duration) -> Result<Vec<Renewed>, StoreError> {
-        let fence_holds = self.guards.fence;
+        let fence_holds = self.guards.hold(Guard::Fence);
         self.writer
             .run("renew", move |tx| {
                 claims.iter().map(|claim| renew_one(tx, *claim, lock, fence_holds)).collect()

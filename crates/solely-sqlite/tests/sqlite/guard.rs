@@ -3,7 +3,7 @@
 
 use solely_core::Clock;
 use solely_core::commit::{Commit, Settled, Verdict};
-use solely_core::fault::Guards;
+use solely_core::fault::{Guard, Guards};
 use solely_core::job::{JobStore as _, Renewed};
 use solely_sqlite::Options;
 
@@ -32,7 +32,7 @@ async fn the_fence_refuses_a_stale_worker() {
 
 #[tokio::test]
 async fn without_the_fence_a_stale_worker_settles() {
-    let (settled, renewed) = late(Guards { fence: false, ..Guards::all() }).await;
+    let (settled, renewed) = late(Guards::without(Guard::Fence)).await;
     assert_eq!(settled, Settled::Applied);
     assert!(matches!(renewed, Renewed::Until(_)));
 }

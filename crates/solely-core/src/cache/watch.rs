@@ -1,0 +1,269 @@
+//! Telling those who wait for entries.
+//!
+//! Register, then read the store: a watch is registered before its keys are read, so that a
+//! change is either seen by that read or heard of after it. A change that is heard of has its key
+//! read; a slow poll reads all watched keys, in batches, should a wake-up be lost. Never a cursor
+//! over changes: rows commit out of order. What a watch was sent, by key and time of change, it
+//! is not sent again.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use tokio::sync::{Notify, mpsc};
+use tokio::time::Instant;
+
+use super::{Entry, EntryKey};
+use crate::bus::{Bus, ChangeListener};
+use crate::clock::Timestamp;
+use crate::fault::{Guard, Guards, Points};
+use crate::limits;
+use crate::store::Store;
+
+/// The watches of one process.
+#[derive(Clone)]
+pub struct Watches {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    store: Arc<dyn Store>,
+    state: Mutex<State>,
+    some: Notify,
+    guards: Guards,
+    points: Points,
+    poll: Duration,
+}
+
+#[derive(Default)]
+struct State {
+    by_key: HashMap<EntryKey, HashSet<u64>>,
+    watches: HashMap<u64, Sink>,
+    /// Keys that are to be read.
+    unread: HashSet<EntryKey>,
+    last_id: u64,
+    /// Between all keys of all watches.
+    keys: usize,
+}
+
+struct Sink {
+    entries: mpsc::Sender<Entry>,
+    /// When the entry of each key was written that was sent last.
+    sent: HashMap<EntryKey, Option<Timestamp>>,
+}
+
+/// Why there is no watch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NoWatch {
+    /// It has more keys than one may have.
+    TooManyKeys,
+    /// This process watches as many as it can.
+    TooManyWatched,
+}
+
+/// Someone who waits for entries.
+pub struct Watch {
+    id: u64,
+    inner: Arc<Inner>,
+    entries: mpsc::Receiver<Entry>,
+}
+
+impl Watches {
+    /// The watches of a process.
+    pub fn new(store: Arc<dyn Store>, bus: &Bus) -> Self {
+        Self::for_tests(store, bus, limits::WATCH_POLL, (Guards::from_env(), Points::default()))
+    }
+
+    /// The same, with another poll, guards that may be open and points at which it can be held up.
+    pub fn for_tests(
+        store: Arc<dyn Store>,
+        bus: &Bus,
+        poll: Duration,
+        (guards, points): (Guards, Points),
+    ) -> Self {
+        let inner =
+            Arc::new(Inner { store, state: Mutex::default(), some: Notify::new(), guards, points, poll });
+        let listener: Weak<dyn ChangeListener> = Arc::downgrade(&(inner.clone() as Arc<dyn ChangeListener>));
+        bus.tell_changes_to(listener);
+        tokio::spawn(read_all(Arc::downgrade(&inner)));
+        Self { inner }
+    }
+
+    /// Watches keys: each entry that is there, and each one that is written later.
+    pub async fn watch(&self, keys: Vec<EntryKey>) -> Result<Watch, NoWatch> {
+        let inner = &self.inner;
+        let keys: HashSet<EntryKey> = keys.into_iter().collect();
+        if keys.len() > limits::WATCH_KEYS_MAX {
+            return Err(NoWatch::TooManyKeys);
+        }
+        if !inner.guards.hold(Guard::RegisterFirst) {
+            let asked: Vec<EntryKey> = keys.iter().cloned().collect();
+            let found = inner.store.entries(asked).await.unwrap_or_default();
+            inner.points.reach("watch.read").await;
+            let watch = inner.register(keys, false)?;
+            inner.deliver(&found.into_iter().flatten().collect::<Vec<_>>());
+            return Ok(watch);
+        }
+        inner.register(keys, true)
+    }
+
+    /// How many keys are watched, each as often as it is.
+    pub fn watched(&self) -> usize {
+        self.inner.state().keys
+    }
+}
+
+impl Watch {
+    /// The next entry. None once the watch has ended, because too much was left unread.
+    pub async fn next(&mut self) -> Option<Entry> {
+        self.entries.recv().await
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        self.inner.state().end(self.id);
+    }
+}
+
+impl ChangeListener for Inner {
+    fn changed_here(&self, keys: &[EntryKey]) {
+        for key in keys {
+            self.changed(key, None);
+        }
+    }
+
+    fn changed(&self, key: &EntryKey, _at: Option<Timestamp>) {
+        let mut state = self.state();
+        if state.by_key.contains_key(key) && state.unread.insert(key.clone()) {
+            self.some.notify_one();
+        }
+    }
+
+    fn anything(&self) {
+        self.state().read_everything();
+        self.some.notify_one();
+    }
+}
+
+impl State {
+    fn read_everything(&mut self) {
+        self.unread = self.by_key.keys().cloned().collect();
+    }
+
+    fn end(&mut self, id: u64) {
+        let Some(sink) = self.watches.remove(&id) else { return };
+        self.keys -= sink.sent.len();
+        for key in sink.sent.into_keys() {
+            if let Some(watches) = self.by_key.get_mut(&key) {
+                watches.remove(&id);
+                if watches.is_empty() {
+                    self.by_key.remove(&key);
+                    self.unread.remove(&key);
+                }
+            }
+        }
+    }
+}
+
+impl Inner {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn register(self: &Arc<Self>, keys: HashSet<EntryKey>, then_read: bool) -> Result<Watch, NoWatch> {
+        let mut state = self.state();
+        if state.keys + keys.len() > limits::WATCHED_MAX {
+            return Err(NoWatch::TooManyWatched);
+        }
+        state.last_id += 1;
+        let id = state.last_id;
+        for key in &keys {
+            state.by_key.entry(key.clone()).or_default().insert(id);
+        }
+        state.keys += keys.len();
+        if then_read {
+            state.unread.extend(keys.iter().cloned());
+            self.some.notify_one();
+        }
+        let (entries, received) = mpsc::channel(limits::WATCH_UNREAD_MAX);
+        let sent = keys.into_iter().map(|key| (key, None)).collect();
+        state.watches.insert(id, Sink { entries, sent });
+        Ok(Watch { id, inner: self.clone(), entries: received })
+    }
+
+    fn take_unread(&self) -> Vec<EntryKey> {
+        let mut state = self.state();
+        let keys: Vec<EntryKey> = state.unread.iter().take(limits::ENTRIES_BATCH).cloned().collect();
+        for key in &keys {
+            state.unread.remove(key);
+        }
+        keys
+    }
+
+    /// Reads what is to be read. False if the store could not be asked.
+    async fn read(&self) -> bool {
+        loop {
+            let keys = self.take_unread();
+            if keys.is_empty() {
+                return true;
+            }
+            match self.store.entries(keys.clone()).await {
+                Ok(found) => {
+                    self.points.reach("watch.read").await;
+                    self.deliver(&found.into_iter().flatten().collect::<Vec<_>>());
+                }
+                Err(error) => {
+                    tracing::debug!(%error, "watched entries cannot be read");
+                    self.state().unread.extend(keys);
+                    return false;
+                }
+            }
+        }
+    }
+
+    /// Sends entries to those who watch them and have not had them. A watch that does not read
+    /// ends; it is not waited for.
+    fn deliver(&self, entries: &[Entry]) {
+        let mut state = self.state();
+        let State { by_key, watches, .. } = &mut *state;
+        let mut slow = Vec::new();
+        for entry in entries {
+            for id in by_key.get(&entry.key).into_iter().flatten() {
+                let Some(sink) = watches.get_mut(id) else { continue };
+                let Some(sent) = sink.sent.get_mut(&entry.key) else { continue };
+                if *sent >= Some(entry.updated_at) && self.guards.hold(Guard::SentOnce) {
+                    continue;
+                }
+                *sent = Some(entry.updated_at);
+                if sink.entries.try_send(entry.clone()).is_err() {
+                    slow.push(*id);
+                }
+            }
+        }
+        for id in slow {
+            state.end(id);
+        }
+    }
+}
+
+/// Reads for as long as anyone watches or may.
+async fn read_all(inner: Weak<Inner>) {
+    let mut polled = Instant::now();
+    while let Some(inner) = inner.upgrade() {
+        let woken = tokio::time::timeout(LOOK_UP.min(inner.poll), inner.some.notified()).await.is_ok();
+        if polled.elapsed() >= inner.poll {
+            polled = Instant::now();
+            inner.state().read_everything();
+        } else if !woken {
+            continue;
+        }
+        if !inner.read().await {
+            tokio::time::sleep(TROUBLE).await;
+            inner.some.notify_one();
+        }
+    }
+}
+
+const TROUBLE: Duration = Duration::from_millis(100);
+const LOOK_UP: Duration = Duration::from_secs(1);
