@@ -63,8 +63,13 @@ fn main() -> Result<()> {
 }
 
 /// Programs that tests start, and the Debian packages that bring them.
-const NEEDED: [(&str, &str); 3] =
-    [("strace", "strace"), ("postgres", "postgresql"), ("setpriv", "util-linux")];
+const NEEDED: [(&str, &str); 5] = [
+    ("strace", "strace"),
+    ("postgres", "postgresql"),
+    ("redis-server", "redis-server"),
+    ("redis-cli", "redis-tools"),
+    ("setpriv", "util-linux"),
+];
 
 fn setup() -> Result<()> {
     let missing: Vec<&str> =

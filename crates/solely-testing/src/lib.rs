@@ -1,6 +1,8 @@
 //! Private servers for tests: on a free port below the system's own range, in a temporary
 //! folder, stopped when their owner is dropped or dies.
 
+mod redis;
+
 use std::fs::Permissions;
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt as _;
@@ -13,6 +15,8 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use rand::RngExt as _;
 use tempfile::TempDir;
+
+pub use redis::{RedisCluster, RedisSentinel, RedisServer, installed_redis};
 
 /// Names the environment variable that says where a PostgreSQL server for tests is.
 pub const POSTGRES_ENV: &str = "SOLELY_TEST_POSTGRES";

@@ -1,0 +1,235 @@
+//! Copies of entries.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures::future::join_all;
+use redis::{FromRedisValue as _, Pipeline, Value};
+use solely_core::Timestamp;
+use solely_core::cache::{Change, Entry, EntryKey};
+use solely_core::clock::millis;
+use solely_core::companion::{Copied, Copies, CopiesRead, Hinted, Hints as _, Visit, Wanted};
+use solely_core::fault::Guard;
+use tokio::time::Instant;
+
+use crate::follow::is_of;
+use crate::lease::hinted;
+use crate::node::{Connection, call};
+use crate::topology::Topology;
+use crate::{Redis, Shared};
+
+/// The places of keys, by the server that has them.
+fn by_node(topology: &Topology, names: &[String]) -> BTreeMap<usize, Vec<usize>> {
+    let mut groups: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
+    for (place, name) in names.iter().enumerate() {
+        if let Some(node) = topology.place(name) {
+            groups.entry(node).or_default().push(place);
+        }
+    }
+    groups
+}
+
+/// What one server said of its mark and of some copies.
+struct Said {
+    connection: Connection,
+    mark: Value,
+    /// Each with its place among all keys.
+    texts: Vec<(usize, Value)>,
+}
+
+#[async_trait]
+impl Copies for Redis {
+    async fn read(&self, keys: &[EntryKey]) -> CopiesRead {
+        let shared = &self.shared;
+        let topology = shared.topology();
+        let names: Vec<String> = keys.iter().map(|key| shared.form(&key.space).name(key)).collect();
+        let reads = by_node(&topology, &names).into_iter().map(|(place, members)| {
+            let (node, names, cluster) = (topology.nodes[place].clone(), &names, topology.is_cluster());
+            async move {
+                let mut ask = Pipeline::new();
+                let all = std::iter::once(&node.mark).chain(members.iter().map(|&place| &names[place]));
+                if cluster {
+                    for name in all {
+                        ask.cmd("GET").arg(name);
+                    }
+                } else {
+                    ask.cmd("MGET").arg(all.collect::<Vec<_>>());
+                }
+                let (connection, answers) = shared.ask(&node, &ask).await?;
+                let mut answers = match answers.as_slice() {
+                    [Value::Array(all)] if !cluster => all.clone(),
+                    _ => answers,
+                }
+                .into_iter();
+                let mark = answers.next()?;
+                Some(Said { connection, mark, texts: members.into_iter().zip(answers).collect() })
+            }
+        });
+        let said = join_all(reads).await;
+        shared.understand(keys, said.into_iter().flatten())
+    }
+
+    async fn read_or_hint(
+        &self,
+        wanted: &[Wanted],
+        owner: &str,
+        ttl: Duration,
+    ) -> (CopiesRead, Vec<Option<Hinted>>) {
+        let shared = &self.shared;
+        let topology = shared.topology();
+        let keys: Vec<EntryKey> = wanted.iter().map(|wanted| wanted.key.clone()).collect();
+        if topology.is_cluster() {
+            // A step of several keys needs them on one slot: copies first, then hints.
+            let read = self.read(&keys).await;
+            let hints = join_all(wanted.iter().zip(&read.copies).map(|(wanted, copied)| async move {
+                match copied {
+                    Copied::Entry(_) => None,
+                    _ => Some(self.take(std::slice::from_ref(&wanted.hint), owner, ttl).await),
+                }
+            }));
+            let hints = hints.await;
+            return (read, hints);
+        }
+        let unknown = || {
+            let (copies, connections) = (vec![Copied::Missing; keys.len()], vec![None; keys.len()]);
+            let read = CopiesRead { copies, visit: Visit { connections } };
+            (read, vec![Some(Hinted::Unknown); keys.len()])
+        };
+        let Some(node) = topology.nodes.first() else { return unknown() };
+        let names = keys.iter().map(|key| shared.form(&key.space).name(key));
+        let names: Vec<String> = std::iter::once(node.mark.clone())
+            .chain(names)
+            .chain(wanted.iter().map(|wanted| wanted.hint.clone()))
+            .collect();
+        let mut ask = Pipeline::new();
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        call(&mut ask, &shared.scripts.read_or_take, &names).arg(owner).arg(millis(ttl));
+        let Some((connection, answers)) = shared.ask(node, &ask).await else { return unknown() };
+        let Some(Value::Array(answers)) = answers.into_iter().next() else { return unknown() };
+        let mut answers = answers.into_iter();
+        let mark = answers.next().unwrap_or(Value::Nil);
+        let (mut texts, mut hints) = (Vec::new(), Vec::new());
+        for (place, answer) in answers.enumerate() {
+            let Value::Array(pair) = answer else { continue };
+            let mut pair = pair.into_iter();
+            texts.push((place, pair.next().unwrap_or(Value::Nil)));
+            hints.push(pair.next().filter(|hint| *hint != Value::Nil).map(|hint| hinted(&hint, owner)));
+        }
+        hints.resize(keys.len(), Some(Hinted::Unknown));
+        (shared.understand(&keys, [Said { connection, mark, texts }].into_iter()), hints)
+    }
+
+    async fn back_fill(&self, visit: Visit, entries: Vec<(usize, Entry)>, read_at: Instant) {
+        let shared = &self.shared;
+        let soon = shared.guards.hold(Guard::BackFillSoon);
+        let left = if soon { BACK_FILL_WITHIN.saturating_sub(read_at.elapsed()) } else { ANY_TIME };
+        if left.is_zero() {
+            return;
+        }
+        let topology = shared.topology();
+        let form = |entry: &Entry| shared.form(&entry.key.space);
+        let names: Vec<String> = entries.iter().map(|(_, entry)| form(entry).name(&entry.key)).collect();
+        let writes = by_node(&topology, &names).into_iter().map(|(place, members)| {
+            let (node, names, entries, visit) = (topology.nodes[place].clone(), &names, &entries, &visit);
+            async move {
+                let connection = node.connection()?;
+                let mut commands = Pipeline::new();
+                for member in members {
+                    let (place, entry) = &entries[member];
+                    // Only where it was missing, and only if that is still the same server.
+                    if visit.connections.get(*place).copied().flatten() == Some(connection.id) {
+                        call(&mut commands, &shared.scripts.back_fill, &[&names[member]])
+                            .arg(form(entry).write(entry))
+                            .arg(millis(entry.stale_until.since(entry.as_of)).max(1))
+                            .arg(connection.now_ms().saturating_add(millis(left)))
+                            .arg(u8::from(shared.guards.hold(Guard::BackFillIfAbsent)));
+                    }
+                }
+                if !commands.is_empty() {
+                    shared.ask_once(&node, &connection, &commands).await.ok()?;
+                }
+                Some(())
+            }
+        });
+        join_all(writes).await;
+    }
+
+    async fn replace(&self, changes: Vec<Change>) {
+        let shared = &self.shared;
+        let topology = shared.topology();
+        let name = |change: &Change| shared.form(&change.key.space).name(&change.key);
+        let names: Vec<String> = changes.iter().map(name).collect();
+        let writes = by_node(&topology, &names).into_iter().map(|(place, members)| {
+            let (node, changes) = (topology.nodes[place].clone(), &changes);
+            async move {
+                let connection = node.connection()?;
+                let here: Vec<Change> = members.into_iter().map(|member| changes[member].clone()).collect();
+                let commands = replacements(shared, &connection, &here);
+                shared.ask_once(&node, &connection, &commands).await.ok()
+            }
+        });
+        join_all(writes).await;
+    }
+}
+
+/// Commands that replace the copies of what has changed.
+pub(crate) fn replacements(shared: &Shared, connection: &Connection, changes: &[Change]) -> Pipeline {
+    let mut commands = Pipeline::new();
+    let deadline = connection.now_ms().saturating_add(millis(REPLACE_WITHIN));
+    for change in changes {
+        let form = shared.form(&change.key.space);
+        let (text, life) = match &change.entry {
+            Some(entry) => (form.write(entry), millis(entry.stale_until.since(entry.as_of))),
+            None if shared.guards.hold(Guard::Tombstones) => {
+                (format!(r#"{{"forgotten":true,"updatedAt":"{}"}}"#, change.updated_at), millis(TOMBSTONE))
+            }
+            None => (String::new(), 0),
+        };
+        call(&mut commands, &shared.scripts.replace, &[&form.name(&change.key)])
+            .arg(text)
+            .arg(change.updated_at.to_string())
+            .arg(life)
+            .arg(deadline)
+            .arg(u8::from(shared.guards.hold(Guard::CopiesCompared)));
+    }
+    commands
+}
+
+impl Shared {
+    /// What the servers' answers mean.
+    fn understand(&self, keys: &[EntryKey], said: impl Iterator<Item = Said>) -> CopiesRead {
+        let mut read = CopiesRead {
+            copies: vec![Copied::Missing; keys.len()],
+            visit: Visit { connections: vec![None; keys.len()] },
+        };
+        let Some(heard) = self.heard() else { return read };
+        let now: Timestamp = heard.now.plus(heard.at.elapsed());
+        for Said { connection, mark, texts } in said {
+            let mark = Option::<String>::from_redis_value(mark).ok().flatten();
+            let follows = mark.is_some_and(|mark| is_of(&mark, &heard.store))
+                || !self.guards.hold(Guard::CopiesFollow);
+            let proven = connection.proven.load(Ordering::Relaxed);
+            for (place, text) in texts {
+                let (key, text) = (&keys[place], Option::<String>::from_redis_value(text).ok().flatten());
+                let entry = text.and_then(|text| self.form(&key.space).read(key, &text, now));
+                read.copies[place] = match entry {
+                    Some(entry) if follows => Copied::Entry(entry),
+                    Some(entry) if proven => Copied::Doubtful(entry),
+                    _ => Copied::Missing,
+                };
+                read.visit.connections[place] = follows.then_some(connection.id);
+            }
+        }
+        read
+    }
+}
+
+/// What was read from the store is copied within this time, on Redis's clock.
+const BACK_FILL_WITHIN: Duration = Duration::from_secs(1);
+/// A change is copied within this time by whoever made it.
+const REPLACE_WITHIN: Duration = Duration::from_secs(5);
+/// How long a mark of what was forgotten stays: longer than any write may be on its way.
+const TOMBSTONE: Duration = Duration::from_secs(30);
+const ANY_TIME: Duration = Duration::from_secs(3_600);

@@ -1,0 +1,153 @@
+//! What Redis does in one step.
+//!
+//! Every write names an instant of Redis's own clock after which it is not done any more: a
+//! command that was held up on its way does not act on a world that has moved on.
+
+/// A script and the name that Redis has for it.
+pub(crate) struct Script {
+    pub(crate) code: String,
+    pub(crate) hash: String,
+}
+
+/// The scripts, by what they do.
+pub(crate) struct Scripts {
+    /// Replaces an older copy. Keys: the copy. Arguments: text, time of change, life in
+    /// milliseconds (none: it is deleted), deadline, whether times are compared.
+    pub(crate) replace: Script,
+    /// Adds a copy. Keys: the copy. Arguments: text, life in milliseconds, deadline, whether only
+    /// where there is none.
+    pub(crate) back_fill: Script,
+    /// Moves the mark of what the copies follow. Keys: the mark. Arguments: the mark before, the
+    /// new one, its life in milliseconds, deadline.
+    pub(crate) advance: Script,
+    /// Takes hints, all or none. Keys: the hints. Arguments: owner, life in milliseconds.
+    pub(crate) take: Script,
+    /// Keeps hints, setting those again that have vanished. Keys and arguments as above.
+    pub(crate) keep: Script,
+    /// Gives hints back. Keys: the hints. Arguments: owner.
+    pub(crate) give_back: Script,
+    /// Reads the mark and copies, and takes the hint of each that is missing. Keys: the mark, the
+    /// copies, their hints. Arguments: owner, life in milliseconds.
+    pub(crate) read_or_take: Script,
+}
+
+const LATE: &str = "
+local function late(deadline)
+  local time = redis.call('TIME')
+  return time[1] * 1000 + math.floor(time[2] / 1000) > tonumber(deadline)
+end
+";
+
+const HINT: &str = "
+local function fence()
+  local time = redis.call('TIME')
+  return string.format('%.0f', time[1] * 1000000 + time[2])
+end
+local function mine(value, owner)
+  return string.sub(value, 1, #owner + 1) == owner .. ' '
+end
+";
+
+impl Scripts {
+    pub(crate) fn new() -> Self {
+        let with = |before: &str, code: &str| {
+            let code = format!("{before}{code}");
+            Script { hash: redis::Script::new(&code).get_hash().to_owned(), code }
+        };
+        Self {
+            replace: with(
+                LATE,
+                "if late(ARGV[4]) then return -1 end
+                 local old = redis.call('GET', KEYS[1])
+                 if old and ARGV[5] == '1' then
+                   local fine, was = pcall(cjson.decode, old)
+                   if fine and type(was) == 'table' and type(was.updatedAt) == 'string'
+                      and was.updatedAt >= ARGV[2] then return 0 end
+                 end
+                 if tonumber(ARGV[3]) > 0 then redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[3])
+                 else redis.call('DEL', KEYS[1]) end
+                 return 1",
+            ),
+            back_fill: with(
+                LATE,
+                "if late(ARGV[3]) then return -1 end
+                 if ARGV[4] == '1' then redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2])
+                 else redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2]) end
+                 return 1",
+            ),
+            advance: with(
+                LATE,
+                "if late(ARGV[4]) then return -1 end
+                 if (redis.call('GET', KEYS[1]) or '') ~= ARGV[1] then return 0 end
+                 redis.call('SET', KEYS[1], ARGV[2], 'PX', ARGV[3])
+                 return 1",
+            ),
+            take: with(
+                HINT,
+                "for _, key in ipairs(KEYS) do
+                   local held = redis.call('GET', key)
+                   if held then return {held, redis.call('PTTL', key)} end
+                 end
+                 local token = fence()
+                 for _, key in ipairs(KEYS) do
+                   redis.call('SET', key, ARGV[1] .. ' ' .. token, 'PX', ARGV[2])
+                 end
+                 return {token}",
+            ),
+            keep: with(
+                HINT,
+                "local vanished = 0
+                 for _, key in ipairs(KEYS) do
+                   local held = redis.call('GET', key)
+                   if not held then
+                     redis.call('SET', key, ARGV[1] .. ' ' .. fence(), 'PX', ARGV[2])
+                     vanished = 1
+                   elseif mine(held, ARGV[1]) then redis.call('PEXPIRE', key, ARGV[2]) end
+                 end
+                 return vanished",
+            ),
+            give_back: with(
+                HINT,
+                "for _, key in ipairs(KEYS) do
+                   local held = redis.call('GET', key)
+                   if held and mine(held, ARGV[1]) then redis.call('DEL', key) end
+                 end
+                 return 1",
+            ),
+            read_or_take: with(
+                HINT,
+                "local count = (#KEYS - 1) / 2
+                 local answer = {redis.call('GET', KEYS[1])}
+                 for n = 1, count do
+                   local copy = redis.call('GET', KEYS[1 + n])
+                   local hint = false
+                   if not copy or not answer[1] then
+                     local lock = KEYS[1 + count + n]
+                     local held = redis.call('GET', lock)
+                     if held then hint = {held, redis.call('PTTL', lock)}
+                     else
+                       local token = fence()
+                       redis.call('SET', lock, ARGV[1] .. ' ' .. token, 'PX', ARGV[2])
+                       hint = {token}
+                     end
+                   end
+                   answer[1 + n] = {copy, hint}
+                 end
+                 return answer",
+            ),
+        }
+    }
+
+    /// Every one of them, to be loaded by a new connection.
+    pub(crate) fn all(&self) -> [&Script; 7] {
+        [
+            &self.replace,
+            &self.back_fill,
+            &self.advance,
+            &self.take,
+            &self.keep,
+            &self.give_back,
+            &self.read_or_take,
+        ]
+    }
+}

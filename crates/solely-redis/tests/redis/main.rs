@@ -1,0 +1,8 @@
+//! The companion on real servers: one, with Sentinel, in a cluster; stopped, emptied, frozen.
+
+mod bus;
+mod fault;
+mod instance;
+mod interleaving;
+mod promise;
+mod rate;
