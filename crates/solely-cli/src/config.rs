@@ -16,7 +16,7 @@ use crate::commands::Failed;
 const DEFAULT_FILE: &str = "solely.toml";
 const ENV_PREFIX: &str = "SOLELY__";
 /// Names that other tools have made common, and the keys they set.
-const COMMON_ENV: [(&str, &str); 1] = [("DATABASE_URL", "store.url")];
+const COMMON_ENV: [(&str, &str); 2] = [("DATABASE_URL", "store.url"), ("REDIS_URL", "redis.url")];
 
 /// Values given on the command line.
 #[derive(Clone, Copy, Default)]
@@ -71,6 +71,9 @@ fn check(config: &Config) -> Result<(), Failed> {
         )));
     }
     if let Some(problem) = crate::store::problem(&config.store.url) {
+        return Err(Failed::Config(problem));
+    }
+    if let Some(problem) = crate::redis::problem(&config.redis) {
         return Err(Failed::Config(problem));
     }
     if config.store.max_connections < 3 {
@@ -179,7 +182,7 @@ impl Loaded {
                 _ if metadata.name.starts_with('`') => format!("environment {}", env_name(&key)),
                 _ => origin(metadata),
             });
-            let value = if key == "store.url" { without_password(value) } else { value };
+            let value = if key == "store.url" || key == "redis.url" { without_password(value) } else { value };
             Setting { key, value, origin: found.unwrap_or_else(|| "default".to_owned()) }
         };
         flat(&self.config).into_iter().map(setting).collect()
@@ -208,6 +211,8 @@ mod tests {
         let shown = without_password("postgres://u:p@ss@host/db".into());
         assert_eq!(shown, "postgres://u:***@host/db");
         assert_eq!(without_password("sqlite:solely.db".into()), "sqlite:solely.db");
+        let cluster = without_password("redis+cluster://:secret@a:1,b:2".into());
+        assert_eq!(cluster, "redis+cluster://:***@a:1,b:2");
     }
 
     #[test]

@@ -3,6 +3,7 @@
 mod commands;
 mod config;
 mod logging;
+mod redis;
 mod store;
 
 use std::net::SocketAddr;

@@ -20,6 +20,8 @@ pub struct Config {
     pub server: ServerConfig,
     /// Where everything is kept.
     pub store: StoreConfig,
+    /// Copies, hints and wake-ups beside the store.
+    pub redis: RedisConfig,
     /// How long finished things are kept.
     pub retention: RetentionConfig,
 }
@@ -68,6 +70,27 @@ impl Default for StoreConfig {
             schema: "public".to_owned(),
             statement_timeout: Span(Duration::from_secs(30)),
         }
+    }
+}
+
+/// Copies, hints and wake-ups beside the store. Nothing in it decides.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct RedisConfig {
+    /// `redis://`, `rediss://`, `redis+sentinel://` or `redis+cluster://`; empty: none.
+    pub url: String,
+    /// How long it may take to connect.
+    pub connect_timeout: Span,
+    /// How long one round trip may take.
+    pub command_timeout: Span,
+    /// How often a call is tried again on another connection.
+    pub retries: u32,
+}
+
+impl Default for RedisConfig {
+    fn default() -> Self {
+        let two_seconds = Span(Duration::from_secs(2));
+        Self { url: String::new(), connect_timeout: two_seconds, command_timeout: two_seconds, retries: 2 }
     }
 }
 

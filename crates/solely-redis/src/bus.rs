@@ -43,6 +43,7 @@ impl Wire {
             let Err(CutOff(why)) = self.serve().await;
             if self.told.up() {
                 tracing::debug!(why, "wake-ups by Redis are cut off");
+                self.shared.trouble.notify_one();
             }
             self.told.set_up(false);
             tokio::time::sleep(RECONNECT_AFTER).await;

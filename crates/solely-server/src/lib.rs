@@ -17,6 +17,8 @@ use std::sync::Arc;
 
 use solely_core::Store;
 use solely_core::bus::Bus;
+use solely_core::cache::Cache;
+use solely_core::companion::Companion;
 use solely_core::lease::Leases;
 use solely_core::metrics::Metrics;
 use solely_core::queue::Jobs;
@@ -31,6 +33,10 @@ pub use serve::{Runtime, serve};
 pub struct App {
     /// The store.
     pub store: Arc<dyn Store>,
+    /// Copies, hints and wake-ups beside the store, if there are any.
+    pub companion: Option<Arc<dyn Companion>>,
+    /// Entries, read through copies.
+    pub cache: Cache,
     /// Jobs, with wake-ups.
     pub jobs: Jobs,
     /// Leases, with waiting.
@@ -44,14 +50,25 @@ pub struct App {
 }
 
 impl App {
-    /// An app on a store.
-    pub fn new(store: Arc<dyn Store>, max_body: usize) -> Self {
-        let (bus, metrics) = (Bus::new(), Arc::new(Metrics::default()));
+    /// An app on a store, with a companion if there is one.
+    pub fn new(
+        store: Arc<dyn Store>,
+        companion: Option<Arc<dyn Companion>>,
+        metrics: Arc<Metrics>,
+        max_body: usize,
+    ) -> Self {
+        let bus = Bus::new();
+        // The first that is up carries the notes.
+        if let Some(companion) = &companion {
+            companion.connect_bus(&bus);
+        }
         store.connect_bus(&bus);
         Self {
+            cache: Cache::new(store.clone(), bus.clone(), metrics.clone(), companion.clone()),
             jobs: Jobs::new(store.clone(), bus.clone(), metrics.clone()),
-            leases: Leases::new(store.clone(), bus, metrics.clone()),
+            leases: Leases::new(store.clone(), bus, metrics.clone()).with_hints(companion.clone()),
             upstreams: Upstreams::default(),
+            companion,
             store,
             metrics,
             max_body,

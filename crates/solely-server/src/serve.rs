@@ -39,7 +39,7 @@ pub async fn serve(
     let drained = CancellationToken::new();
     let upkeep = tokio::spawn(upkeep.run(drained.clone()));
     let worker = tokio::spawn(worker.run(stop.clone()));
-    let store = app.store.clone();
+    let (store, companion) = (app.store.clone(), app.companion.clone());
     let http = axum::serve(listener, router(app)).with_graceful_shutdown(stop.clone().cancelled_owned());
     let http = async move {
         let mut http = tokio::spawn(http.into_future());
@@ -56,6 +56,9 @@ pub async fn serve(
     let _ = worker.await;
     drained.cancel();
     let _ = upkeep.await;
+    if let Some(companion) = companion {
+        companion.close().await;
+    }
     store.close().await;
     served.unwrap_or_else(|error| Err(std::io::Error::other(error)))
 }

@@ -126,7 +126,7 @@ pub struct RedisSentinel {
 impl RedisSentinel {
     /// Starts all three, the replica in step.
     pub fn start() -> Self {
-        let master = RedisServer::start();
+        let master = RedisServer::start_with(&["--repl-diskless-sync-delay", "0"]);
         let replica = RedisServer::start_with(&["--replicaof", "127.0.0.1", &master.port().to_string()]);
         replica.until(|server| {
             server.ask("INFO replication").is_some_and(|info| info.contains("master_link_status:up"))

@@ -13,7 +13,7 @@ use solely_core::upkeep::Upkeep;
 use solely_core::worker::{Handler, QueueSpec, Worker};
 use solely_core::{ProcessId, Store};
 use solely_postgres::PostgresStore;
-use solely_sqlite::SqliteStore;
+use solely_sqlite::{Access, SqliteStore};
 use tokio_util::sync::CancellationToken;
 
 use crate::paged::WORK_ITEMS;
@@ -27,6 +27,15 @@ pub async fn open(url: &str) -> Result<Arc<dyn Store>> {
     }
     let options = solely_postgres::Options { guards, max_connections: 6, ..Default::default() };
     Ok(Arc::new(PostgresStore::open(url, &options).await?))
+}
+
+/// Opens a store that other processes have open too, be it a file.
+pub async fn open_beside_others(url: &str) -> Result<Arc<dyn Store>> {
+    if url.starts_with("sqlite:") {
+        let options = solely_sqlite::Options { access: Access::Tool, ..Default::default() };
+        return Ok(Arc::new(SqliteStore::open(url, &options)?));
+    }
+    open(url).await
 }
 
 /// Works pages until told to stop.

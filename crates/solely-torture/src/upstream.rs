@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use axum::extract::{Path, Query, State};
@@ -15,8 +15,16 @@ use tokio::net::TcpListener;
 
 use crate::paged;
 
-/// Calls by page.
-type Calls = Arc<Mutex<HashMap<String, u64>>>;
+/// What was asked for.
+#[derive(Default)]
+struct Counts {
+    /// How often, by page.
+    pages: HashMap<String, u64>,
+    /// When, of calls that say nothing else.
+    times: Vec<Instant>,
+}
+
+type Calls = Arc<Mutex<Counts>>;
 
 /// The upstream of one torture.
 pub struct CountingUpstream {
@@ -29,8 +37,10 @@ impl CountingUpstream {
     /// Serves until the runtime ends.
     pub async fn start() -> Result<Self> {
         let calls = Calls::default();
-        let app =
-            Router::new().route("/pages/{run}/{partition}", routing::get(page)).with_state(calls.clone());
+        let app = Router::new()
+            .route("/pages/{run}/{partition}", routing::get(page))
+            .route("/ping", routing::get(ping))
+            .with_state(calls.clone());
         let listener = TcpListener::bind(("127.0.0.1", solely_testing::free_port())).await?;
         let address = listener.local_addr()?;
         tokio::spawn(async { axum::serve(listener, app).await });
@@ -42,8 +52,13 @@ impl CountingUpstream {
         let calls = self.calls.lock().unwrap_or_else(PoisonError::into_inner);
         let of_run =
             |key: &str| run.is_none_or(|run| key.strip_prefix(run).is_some_and(|rest| rest.starts_with(':')));
-        let counts: Vec<u64> = calls.iter().filter(|(key, _)| of_run(key)).map(|(_, count)| *count).collect();
+        let counts: Vec<u64> = calls.pages.iter().filter(|(key, _)| of_run(key)).map(|(_, count)| *count).collect();
         (counts.len(), counts.iter().sum())
+    }
+
+    /// When `/ping` was called, in order.
+    pub fn pings(&self) -> Vec<Instant> {
+        self.calls.lock().unwrap_or_else(PoisonError::into_inner).times.clone()
     }
 }
 
@@ -54,13 +69,17 @@ struct Asked {
     total: u64,
 }
 
+async fn ping(State(calls): State<Calls>) {
+    calls.lock().unwrap_or_else(PoisonError::into_inner).times.push(Instant::now());
+}
+
 async fn page(
     State(calls): State<Calls>,
     Path((run, partition)): Path<(String, String)>,
     Query(asked): Query<Asked>,
 ) -> Result<Json<Vec<paged::SourceRecord>>, StatusCode> {
     let key = format!("{run}:{partition}:{}", asked.offset);
-    *calls.lock().unwrap_or_else(PoisonError::into_inner).entry(key).or_default() += 1;
+    *calls.lock().unwrap_or_else(PoisonError::into_inner).pages.entry(key).or_default() += 1;
     // Mostly quick, at times much longer than a lock lasts, at times out of order.
     let mood = rand::rng().random_range(0..100);
     let takes = if mood < 4 { rand::rng().random_range(300..1_600) } else { rand::rng().random_range(1..12) };

@@ -2,8 +2,10 @@
 
 use std::net::SocketAddr;
 use std::path::Path;
+use std::sync::Arc;
 
 use anyhow::Context as _;
+use solely_core::metrics::Metrics;
 use solely_server::{App, Runtime};
 use solely_sqlite::Access;
 use tokio::net::TcpListener;
@@ -12,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::Failed;
 use crate::config::{self, Flags};
-use crate::{logging, store};
+use crate::{logging, redis, store};
 
 pub(crate) fn run(file: Option<&Path>, listen: Option<SocketAddr>) -> Result<(), Failed> {
     let config = config::load(file, Flags { listen })?.config;
@@ -20,7 +22,9 @@ pub(crate) fn run(file: Option<&Path>, listen: Option<SocketAddr>) -> Result<(),
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(async {
         let store = store::open(&config.store, Access::Serve).await?;
-        let app = App::new(store, config.server.max_body.0);
+        let metrics = Arc::new(Metrics::default());
+        let companion = redis::open(&config.redis, &store, &metrics).await?;
+        let app = App::new(store, companion, metrics, config.server.max_body.0);
         let beside = Runtime {
             queues: Vec::new(),
             retention: (&config.retention).into(),

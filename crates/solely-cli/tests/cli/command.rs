@@ -44,6 +44,8 @@ fn each_value_knows_its_origin() {
     assert_eq!(setting(&folder, &[(name, "5s")], key), ("5s".into(), format!("environment {name}").into()));
     let url = setting(&folder, &[("DATABASE_URL", "postgres://u:hunter2@h/db")], "store.url");
     assert_eq!(url, ("postgres://u:***@h/db".into(), "environment DATABASE_URL".into()));
+    let url = setting(&folder, &[("REDIS_URL", "redis://:hunter2@h:6379/1")], "redis.url");
+    assert_eq!(url, ("redis://:***@h:6379/1".into(), "environment REDIS_URL".into()));
 }
 
 /// An unknown key or a bad value: exit 2, the key, its origin, and the nearest known one.
@@ -57,6 +59,8 @@ fn a_wrong_configuration_is_refused_by_every_command() {
         (("SOLELY__SERVER__LISTEN", "nowhere"), "`server.listen`", "socket address"),
         (("SOLELY__SERVER__LISTEN", "0.0.0.0:7420"), "`server.listen`", "loopback"),
         (("SOLELY__STORE__MAX_CONNECTIONS", "2"), "`store.max_connections`", "at least 3"),
+        (("SOLELY__REDIS__URL", "http://a"), "`redis.url`", "redis+sentinel://"),
+        (("REDIS_URL", "redis://a,b"), "`redis.url`", "redis+cluster://"),
     ];
     for (env, key, says) in cases {
         for command in ["config", "check", "migrate", "serve"] {

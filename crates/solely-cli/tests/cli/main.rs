@@ -4,5 +4,6 @@ mod bad_input;
 mod command;
 mod http;
 mod lifetime;
+mod redis;
 mod server;
 mod torture;

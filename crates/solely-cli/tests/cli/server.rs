@@ -15,7 +15,7 @@ use tempfile::TempDir;
 /// The binary, in a folder.
 pub(crate) fn solely(folder: &Path) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_solely"));
-    command.current_dir(folder).stdin(Stdio::null()).env_remove("DATABASE_URL");
+    command.current_dir(folder).stdin(Stdio::null()).env_remove("DATABASE_URL").env_remove("REDIS_URL");
     command
 }
 

@@ -5,4 +5,3 @@ mod fault;
 mod instance;
 mod interleaving;
 mod promise;
-mod rate;

@@ -32,12 +32,19 @@ struct RedisHealth {
     ok: bool,
 }
 
-/// The store can be reached and its schema is current.
+/// The store can be reached and its schema is current. Without Redis, where there is to be one, it
+/// is slower and nothing else.
 pub(crate) async fn ready(State(app): State<App>) -> (StatusCode, Json<Ready>) {
     let ok = app.store.health().await.is_ok();
-    let (code, status) =
-        if ok { (StatusCode::OK, "ready") } else { (StatusCode::SERVICE_UNAVAILABLE, "unavailable") };
     let store = StoreHealth { kind: app.store.kind(), ok };
-    let redis = RedisHealth { configured: false, ok: false };
+    let redis = RedisHealth {
+        configured: app.companion.is_some(),
+        ok: app.companion.as_ref().is_some_and(|redis| redis.ok()),
+    };
+    let (code, status) = match ok {
+        false => (StatusCode::SERVICE_UNAVAILABLE, "unavailable"),
+        true if redis.configured && !redis.ok => (StatusCode::OK, "degraded"),
+        true => (StatusCode::OK, "ready"),
+    };
     (code, Json(Ready { status, version: env!("CARGO_PKG_VERSION"), store, redis }))
 }

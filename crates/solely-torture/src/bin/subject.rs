@@ -1,5 +1,5 @@
-//! A process for fault tests to kill: it works pages, or it enqueues and says what was
-//! acknowledged. Which guards hold and where it dies is in its environment.
+//! A process for fault tests to kill: it works pages, enqueues and says what was acknowledged, or
+//! calls an upstream as often as it may. Which guards hold and where it dies is in its environment.
 
 use std::io::Write as _;
 use std::sync::Arc;
@@ -8,10 +8,12 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail};
 use async_trait::async_trait;
 use solely_core::job::{JobStore as _, NewJob};
+use solely_core::Store;
+use solely_core::upstream::{CallFailed, Rate, Upstream, UpstreamKind, UpstreamLimits};
 use solely_core::worker::{Delivery, Done, Failure, Handler};
 use solely_sqlite::{Options, SqliteStore};
 use solely_torture::paged::Pages;
-use solely_torture::subject::{open, work_all};
+use solely_torture::subject::{open, open_beside_others, work_all};
 
 #[tokio::main]
 async fn main() -> Result<()> {
@@ -23,6 +25,11 @@ async fn main() -> Result<()> {
         "enqueue" => {
             let count = rest.first().context("how many")?.parse()?;
             enqueue(&Arc::new(SqliteStore::open(url, &Options::default())?), count).await
+        }
+        "call" => {
+            let (upstream, rate) = (rest.first().context("whom")?, rest.get(1).context("how often")?);
+            let rate = Rate::try_from(rate.clone()).map_err(anyhow::Error::msg)?;
+            call(open_beside_others(url).await?, upstream, rate).await
         }
         other => bail!("no mode {other}"),
     }
@@ -43,6 +50,35 @@ impl Handler for Stalls {
         say(&format!("ended {}", delivery.job.attempts));
         Pages::Computed.handle(delivery).await
     }
+}
+
+/// Calls an upstream, four at once, for as long as it lives.
+async fn call(store: Arc<dyn Store>, address: &str, rate: Rate) -> Result<()> {
+    let limits = UpstreamLimits {
+        name: "upstream".to_owned(),
+        kind: UpstreamKind::Source,
+        timeout: Duration::from_secs(10),
+        concurrency: 4,
+        rate: Some(rate),
+    };
+    let (upstream, client) = (Arc::new(Upstream::new(limits, store)), reqwest::Client::new());
+    let callers = (0..4).map(|_| {
+        let (upstream, client, url) = (upstream.clone(), client.clone(), format!("{address}/ping"));
+        tokio::spawn(async move {
+            loop {
+                let ping = async {
+                    let failed = |error| CallFailed { error, blame: true, retry_after: None };
+                    client.get(&url).send().await.map_err(failed)
+                };
+                // One that finds no slot in time tries again.
+                let _ = upstream.call(Duration::from_secs(5), ping).await;
+            }
+        })
+    });
+    for caller in callers.collect::<Vec<_>>() {
+        caller.await?;
+    }
+    Ok(())
 }
 
 /// Enqueues with 64 in flight, and says which jobs were acknowledged and how many commits that

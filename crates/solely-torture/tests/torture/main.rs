@@ -2,4 +2,5 @@
 
 mod crash;
 mod cut;
+mod rate;
 mod restart;
