@@ -182,7 +182,8 @@ impl Loaded {
                 _ if metadata.name.starts_with('`') => format!("environment {}", env_name(&key)),
                 _ => origin(metadata),
             });
-            let value = if key == "store.url" || key == "redis.url" { without_password(value) } else { value };
+            let value =
+                if key == "store.url" || key == "redis.url" { without_password(value) } else { value };
             Setting { key, value, origin: found.unwrap_or_else(|| "default".to_owned()) }
         };
         flat(&self.config).into_iter().map(setting).collect()

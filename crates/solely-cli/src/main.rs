@@ -14,7 +14,7 @@ use std::time::Duration;
 use clap::builder::PossibleValuesParser;
 use clap::{Args, Parser, Subcommand};
 use solely_core::config::Span;
-use solely_torture::torture::Break;
+use solely_torture::torture::{Break, Without};
 
 use commands::Failed;
 
@@ -71,10 +71,11 @@ enum Command {
     },
     /// Kill, pause and cut off real processes on a real database, and check what is left
     ///
-    /// Starts a private PostgreSQL, an upstream that counts its calls, and worker processes that
-    /// copy pages. Exits 1 if the checker finds anything wrong.
+    /// Starts a private PostgreSQL and Redis, an upstream that counts its calls, and worker processes
+    /// that copy pages and read entries through every tier. Exits 1 if anything is found wrong.
     #[command(after_help = "Example: solely torture --for 60s --instances 3
-         solely torture --for 60s --break fence    must report a violation")]
+         solely torture --for 60s --break fence    must report a violation
+         solely torture --for 60s --without redis  must not")]
     Torture(TortureArgs),
     /// A worker process of `torture`
     #[command(hide = true)]
@@ -83,6 +84,12 @@ enum Command {
         store: String,
         /// The upstream
         upstream: String,
+        /// Redis
+        #[arg(long)]
+        redis: Option<String>,
+        /// Tell other processes nothing
+        #[arg(long)]
+        without_push: bool,
     },
 }
 
@@ -101,6 +108,9 @@ struct TortureArgs {
     /// Switch a guard off; the checker must then report a violation
     #[arg(long = "break", value_name = "GUARD", value_parser = PossibleValuesParser::new(Break::ALL.map(Break::name)))]
     broken: Option<String>,
+    /// Leave out what only saves work; it may cost time and nothing else
+    #[arg(long, value_name = "PART", value_parser = PossibleValuesParser::new(Without::ALL.map(Without::name)))]
+    without: Option<String>,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
@@ -129,9 +139,12 @@ fn main() -> ExitCode {
             instances: usize::from(args.instances),
             seed: args.seed,
             broken: args.broken,
+            without: args.without,
             json: args.json,
         }),
-        Command::TortureWorker { store, upstream } => commands::torture::work(&store, &upstream),
+        Command::TortureWorker { store, upstream, redis, without_push } => {
+            commands::torture::work(&store, &upstream, redis, !without_push)
+        }
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

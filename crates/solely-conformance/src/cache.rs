@@ -3,9 +3,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use solely_core::cache::{
-    Age, ChangeCursor, Changes, Entry, EntryKey, Lifetimes, Overwrite, Put, PutEntry,
-};
+use solely_core::cache::{Age, ChangeCursor, Changes, Entry, EntryKey, Lifetimes, Overwrite, Put, PutEntry};
 use solely_core::{Json, Timestamp};
 
 use crate::World;

@@ -27,7 +27,7 @@ use crate::clock::Timestamp;
 use crate::error::StoreError;
 use crate::json::Json;
 
-pub use tiers::Cache;
+pub use tiers::{AskHints, Cache, CopiedEntries};
 
 /// How old an entry is, on the store's clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

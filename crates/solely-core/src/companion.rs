@@ -72,7 +72,16 @@ impl Form for PlainForm {
             serde_json::from_str(text).ok()?;
         let value = Json::from_stored(value.get().to_owned());
         let age = Age::of(now, fresh_until, stale_until);
-        Some(Entry { key: key.clone(), value, version, updated_at, fresh_until, stale_until, as_of: now, age })
+        Some(Entry {
+            key: key.clone(),
+            value,
+            version,
+            updated_at,
+            fresh_until,
+            stale_until,
+            as_of: now,
+            age,
+        })
     }
 }
 

@@ -9,8 +9,8 @@ use async_trait::async_trait;
 use serde::Serialize;
 
 use crate::bus::{Bus, Topic};
-use crate::clock::Timestamp;
 use crate::cache::EntryKey;
+use crate::clock::Timestamp;
 use crate::commit::{Commit, Effect, Settled};
 use crate::error::StoreError;
 use crate::id::JobId;

@@ -6,12 +6,12 @@ use async_trait::async_trait;
 use solely_core::clock::Timestamp;
 use solely_core::commit::{Commit, Settled};
 use solely_core::event::NewEvent;
+use solely_core::fault::Guard;
 use solely_core::job::{
     Claim, ClaimReply, ClaimRequest, Claimed, Enqueued, Job, JobStore, NewJob, OnRunning, Renewed,
     RescueRequest, Rescued, ReviveRequest, Revived, Window,
 };
 use solely_core::{JobId, Json, StoreError, fault, limits};
-use solely_core::fault::Guard;
 use tokio_postgres::{Error, Row};
 use uuid::Uuid;
 

@@ -208,8 +208,8 @@ impl Shared {
         let now: Timestamp = heard.now.plus(heard.at.elapsed());
         for Said { connection, mark, texts } in said {
             let mark = Option::<String>::from_redis_value(mark).ok().flatten();
-            let follows = mark.is_some_and(|mark| is_of(&mark, &heard.store))
-                || !self.guards.hold(Guard::CopiesFollow);
+            let follows =
+                mark.is_some_and(|mark| is_of(&mark, &heard.store)) || !self.guards.hold(Guard::CopiesFollow);
             let proven = connection.proven.load(Ordering::Relaxed);
             for (place, text) in texts {
                 let (key, text) = (&keys[place], Option::<String>::from_redis_value(text).ok().flatten());

@@ -86,7 +86,8 @@ fn trust(node: &Node, connection: &Connection) {
 /// Copies what has changed since the earliest mark to the servers that are behind, and moves their
 /// marks.
 async fn catch_up(shared: &Shared, topology: &Topology, mut behind: Vec<Behind<'_>>) {
-    let Some((now_complete, _)) = changes(shared, &ChangeCursor { at: Timestamp::FAR_FUTURE, key: None }).await
+    let Some((now_complete, _)) =
+        changes(shared, &ChangeCursor { at: Timestamp::FAR_FUTURE, key: None }).await
     else {
         return;
     };
@@ -100,9 +101,11 @@ async fn catch_up(shared: &Shared, topology: &Topology, mut behind: Vec<Behind<'
     for one in behind.iter().filter(|one| one.at.is_none()) {
         one.node.trusted.store(false, Ordering::Relaxed);
     }
-    let cleaned = join_all(behind.iter().map(|one| async move {
-        one.at.is_some() || clean(shared, topology, one).await.is_some()
-    }));
+    let cleaned = join_all(
+        behind
+            .iter()
+            .map(|one| async move { one.at.is_some() || clean(shared, topology, one).await.is_some() }),
+    );
     let mut cleaned = cleaned.await.into_iter();
     behind.retain(|_| cleaned.next().unwrap_or_default());
     // Copies that were on their way while others were dropped are from before this at the earliest.
@@ -120,21 +123,16 @@ async fn catch_up(shared: &Shared, topology: &Topology, mut behind: Vec<Behind<'
         }
         behind = applied;
         shared.metrics.redis_followed(page.changes.len());
-        match page.next {
-            Some(next) => after = next,
-            None => {
-                join_all(behind.iter().map(|one| advance(shared, one, complete_until))).await;
-                return;
-            }
-        }
+        let Some(next) = page.next else {
+            join_all(behind.iter().map(|one| advance(shared, one, complete_until))).await;
+            return;
+        };
+        after = next;
     }
 }
 
 /// A page of changes; the store's clock is learnt by the way.
-async fn changes(
-    shared: &Shared,
-    after: &ChangeCursor,
-) -> Option<(Timestamp, solely_core::cache::Changes)> {
+async fn changes(shared: &Shared, after: &ChangeCursor) -> Option<(Timestamp, solely_core::cache::Changes)> {
     match shared.store.changes(after.clone(), PAGE).await {
         Ok(page) => {
             let heard = Heard { store: page.store.clone(), now: page.now, at: Instant::now() };
@@ -178,7 +176,11 @@ async fn clean(shared: &Shared, topology: &Topology, one: &Behind<'_>) -> Option
     }
     if dropped > 0 {
         shared.metrics.redis_cleaned();
-        tracing::warn!(server = one.node.address, dropped, "copies in Redis could not be trusted and were dropped");
+        tracing::warn!(
+            server = one.node.address,
+            dropped,
+            "copies in Redis could not be trusted and were dropped"
+        );
     }
     Some(())
 }

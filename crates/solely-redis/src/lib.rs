@@ -185,7 +185,8 @@ impl Companion for Redis {
 /// Connects, follows and looks around, for as long as it is used.
 async fn keep(shared: Arc<Shared>) {
     loop {
-        let pause = if shared.ok() { LOOK_EVERY.mul_f64(0.75 + rand::random::<f64>() / 2.0) } else { RETRY_EVERY };
+        let pause =
+            if shared.ok() { LOOK_EVERY.mul_f64(0.75 + rand::random::<f64>() / 2.0) } else { RETRY_EVERY };
         let (looked, trouble) = (Instant::now(), shared.trouble.notified());
         let _ = tokio::time::timeout(pause, trouble).await;
         // Trouble comes in swarms.

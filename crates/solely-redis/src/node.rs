@@ -121,8 +121,17 @@ impl Connection {
 fn refusal(answer: &Value) -> Option<String> {
     let Value::ServerError(error) = answer else { return None };
     let text = error.to_string();
-    let words =
-        ["MOVED", "ASK", "CLUSTERDOWN", "TRYAGAIN", "READONLY", "LOADING", "MASTERDOWN", "NOSCRIPT", "NOAUTH"];
+    let words = [
+        "MOVED",
+        "ASK",
+        "CLUSTERDOWN",
+        "TRYAGAIN",
+        "READONLY",
+        "LOADING",
+        "MASTERDOWN",
+        "NOSCRIPT",
+        "NOAUTH",
+    ];
     words.iter().any(|word| text.contains(word)).then_some(text)
 }
 

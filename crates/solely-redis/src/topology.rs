@@ -52,7 +52,7 @@ fn slot(key: &str) -> u16 {
 
 /// A name for the mark of a node that has this slot.
 fn mark_in(wanted: u16) -> String {
-    (0_u32..)
+    (0..u32::MAX)
         .map(|n| format!("{MARK}:{{{n}}}"))
         .find(|name| slot(name) == wanted)
         .unwrap_or_else(|| MARK.to_owned())
@@ -66,23 +66,20 @@ pub(crate) async fn find(
     scripts: &Scripts,
 ) -> Result<Topology, String> {
     match deployment {
-        Deployment::Single(server) => {
-            let node = kept(known, &server.address(), MARK);
-            let node = node.unwrap_or_else(|| Node::new(server.clone(), MARK.to_owned()));
-            Ok(Topology { nodes: vec![node], ranges: Vec::new() })
-        }
+        Deployment::Single(server) => Ok(only(known, server.clone())),
         Deployment::Sentinel { sentinels, service, access } => {
             let server = master(sentinels, service, access, patience).await?;
-            let node = kept(known, &server.address(), MARK);
-            let node = node.unwrap_or_else(|| Node::new(server, MARK.to_owned()));
-            Ok(Topology { nodes: vec![node], ranges: Vec::new() })
+            Ok(only(known, server))
         }
         Deployment::Cluster { seeds } => cluster(seeds, known, patience, scripts).await,
     }
 }
 
-fn kept(known: &Topology, address: &str, mark: &str) -> Option<Arc<Node>> {
-    known.nodes.iter().find(|node| node.address == address && node.mark == mark).cloned()
+/// One server that has everything.
+fn only(known: &Topology, server: Server) -> Topology {
+    let node = known.nodes.iter().find(|node| node.address == server.address()).cloned();
+    let node = node.unwrap_or_else(|| Node::new(server, MARK.to_owned()));
+    Topology { nodes: vec![node], ranges: Vec::new() }
 }
 
 /// The server that the first Sentinel to answer names.
@@ -105,9 +102,9 @@ async fn master(
         ask.cmd("SENTINEL").arg("get-master-addr-by-name").arg(service);
         match connection.ask(&ask, patience.command).await {
             Ok(answers) => {
-                if let Ok(Some((host, port))) =
-                    Option::<(String, String)>::from_redis_value(answers.into_iter().next().unwrap_or(Value::Nil))
-                {
+                if let Ok(Some((host, port))) = Option::<(String, String)>::from_redis_value(
+                    answers.into_iter().next().unwrap_or(Value::Nil),
+                ) {
                     return access.server(&format!("{host}:{port}"));
                 }
                 why = format!("{} knows no `{service}`", sentinel.address());
@@ -157,26 +154,37 @@ fn topology_of(answers: &[Value], asked: &Server, known: &Topology) -> Option<To
         let Value::Array(parts) = range else { continue };
         let [first, last, Value::Array(master), ..] = parts.as_slice() else { continue };
         let (first, last) = (u16::from_redis_value_ref(first).ok()?, u16::from_redis_value_ref(last).ok()?);
-        let host = master.first().and_then(|host| String::from_redis_value_ref(host).ok()).unwrap_or_default();
+        let host =
+            master.first().and_then(|host| String::from_redis_value_ref(host).ok()).unwrap_or_default();
         let port = master.get(1).and_then(|port| u16::from_redis_value_ref(port).ok())?;
         // A node that does not know its own host is the one that was asked.
         let own = asked.address();
-        let host = if host.is_empty() { own.rsplit_once(':').map_or(own.as_str(), |(host, _)| host) } else { &host };
+        let host =
+            if host.is_empty() { own.rsplit_once(':').map_or(own.as_str(), |(host, _)| host) } else { &host };
         let address = format!("{host}:{port}");
         let place = topology.nodes.iter().position(|node| node.address == address);
-        let place = match place {
-            Some(place) => place,
-            None => {
-                let mark = mark_in(first);
-                let node = kept(known, &address, &mark);
-                let made = || asked.access.server(&address).ok().map(|server| Node::new(server, mark.clone()));
-                topology.nodes.push(node.or_else(made)?);
-                topology.nodes.len() - 1
-            }
-        };
+        if place.is_none() {
+            topology.nodes.push(node_with(known, &address, (first, last), asked)?);
+        }
+        let place = place.unwrap_or(topology.nodes.len() - 1);
         topology.ranges.push((first, last, place));
     }
     (!topology.ranges.is_empty()).then_some(topology)
+}
+
+/// The node at an address that has these slots: one that is known, if its mark is among them.
+fn node_with(
+    known: &Topology,
+    address: &str,
+    (first, last): (u16, u16),
+    asked: &Server,
+) -> Option<Arc<Node>> {
+    let same = |node: &&Arc<Node>| node.address == address && (first..=last).contains(&slot(&node.mark));
+    if let Some(node) = known.nodes.iter().find(same) {
+        return Some(node.clone());
+    }
+    let server = asked.access.server(address).ok()?;
+    Some(Node::new(server, mark_in(first)))
 }
 
 #[cfg(test)]

@@ -85,7 +85,8 @@ pub(crate) fn read(url: &str) -> Result<Deployment, String> {
             let plain = Access { scheme: tls.to_owned(), ..Access::default() };
             let with_port =
                 |host: &&str| if host.contains(':') { (*host).to_owned() } else { format!("{host}:26379") };
-            let sentinels = hosts.iter().map(|host| plain.server(&with_port(host))).collect::<Result<_, _>>()?;
+            let sentinels =
+                hosts.iter().map(|host| plain.server(&with_port(host))).collect::<Result<_, _>>()?;
             // What is to be asked later is looked at now.
             access.server("localhost:6379")?;
             Ok(Deployment::Sentinel { sentinels, service: service.to_owned(), access })
@@ -116,9 +117,15 @@ mod tests {
             && server.info.redis_settings().db() == 3 && server.info.redis_settings().password() == Some("p@ss")));
         let sentinel = read("redis+sentinel://:secret@a:1,b/orders/2").expect("a URL");
         let Deployment::Sentinel { sentinels, service, access } = sentinel else { panic!("not Sentinel") };
-        assert_eq!((addresses(&sentinels), service.as_str()), (vec!["a:1".to_owned(), "b:26379".to_owned()], "orders"));
+        assert_eq!(
+            (addresses(&sentinels), service.as_str()),
+            (vec!["a:1".to_owned(), "b:26379".to_owned()], "orders")
+        );
         assert_eq!(sentinels[0].info.redis_settings().password(), None);
-        assert_eq!(access.server("c:9").expect("an address").info.redis_settings().password(), Some("secret"));
+        assert_eq!(
+            access.server("c:9").expect("an address").info.redis_settings().password(),
+            Some("secret")
+        );
         let cluster = read("redis+cluster://a:1,b:2").expect("a URL");
         assert!(matches!(cluster, Deployment::Cluster { seeds } if addresses(&seeds) == ["a:1", "b:2"]));
         assert!(read("rediss://example.org").is_ok());
@@ -126,7 +133,9 @@ mod tests {
 
     #[test]
     fn what_is_no_url_is_refused_without_its_password() {
-        for url in ["", "redis", "http://a", "redis://", "redis://a,b", "redis+cluster://", "redis://u:secret@a:x/1"] {
+        for url in
+            ["", "redis", "http://a", "redis://", "redis://a,b", "redis+cluster://", "redis://u:secret@a:x/1"]
+        {
             let problem = read(url).expect_err(url);
             assert!(!problem.contains("secret"), "{problem}");
         }

@@ -9,12 +9,12 @@ use rusqlite::{Error, OptionalExtension, Row, params};
 use solely_core::clock::{Timestamp, millis};
 use solely_core::commit::{Commit, Settled};
 use solely_core::event::NewEvent;
+use solely_core::fault::Guard;
 use solely_core::job::{
     Claim, ClaimReply, ClaimRequest, Claimed, Enqueued, Job, JobState, JobStore, NewJob, OnRunning, Renewed,
     RescueRequest, Rescued, ReviveRequest, Revived, Window,
 };
 use solely_core::{JobId, Json, StoreError, fault, limits};
-use solely_core::fault::Guard;
 
 use crate::row::{self, JOB_COLUMNS, signed};
 use crate::writer::Tx;

@@ -6,6 +6,7 @@
 
 use async_trait::async_trait;
 use rusqlite::{Error, params};
+use solely_core::bus::Bus;
 use solely_core::clock::millis;
 use solely_core::job::JobState;
 use solely_core::store::{Pruned, Retention, Store};
@@ -25,6 +26,10 @@ pub(crate) struct Marks {
 impl Store for SqliteStore {
     fn kind(&self) -> &'static str {
         "sqlite"
+    }
+
+    fn connect_bus(&self, bus: &Bus) {
+        self.writer.tell_of_others(bus);
     }
 
     async fn health(&self) -> Result<(), StoreError> {

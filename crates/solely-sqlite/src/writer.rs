@@ -27,11 +27,12 @@
 
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use rusqlite::{Connection, Error};
+use solely_core::bus::{Bus, WeakBus};
 use solely_core::clock::Timestamp;
 use solely_core::{Clock, StoreError, fault, limits};
 use tokio::sync::oneshot;
@@ -111,6 +112,8 @@ struct Shared {
     time: StoreTime,
     /// Until when callers are refused at once, because no transaction could be begun.
     blocked_until: Mutex<Option<Instant>>,
+    /// Whom to tell that another process has written to the file.
+    bus: OnceLock<WeakBus>,
 }
 
 impl Shared {
@@ -172,6 +175,7 @@ impl Writer {
             lane: Lane::new(limits::WRITER_QUEUE, limits::WRITER_HOUSEKEEPING_QUEUE),
             time: StoreTime { clock, last: Mutex::new((last_now, Instant::now())) },
             blocked_until: Mutex::new(None),
+            bus: OnceLock::new(),
         });
         let thread_shared = shared.clone();
         let thread = std::thread::Builder::new()
@@ -180,10 +184,16 @@ impl Writer {
                 if count_statements {
                     counts::count_statements(&mut conn, counts.clone());
                 }
-                Owner { conn, shared: &thread_shared, counts, last_fence }.run();
+                let others = Others { looked: Instant::now(), version: None };
+                Owner { conn, shared: &thread_shared, counts, last_fence }.run(others);
             })
             .expect("the system can start a thread");
         Ok(Self { shared, thread: Mutex::new(Some(thread)) })
+    }
+
+    /// Tells a bus when another process has written to the file.
+    pub(crate) fn tell_of_others(&self, bus: &Bus) {
+        let _ = self.shared.bus.set(bus.downgrade());
     }
 
     /// Runs one command and waits until it is committed.
@@ -370,6 +380,32 @@ fn run_caught(command: &mut dyn Command, tx: &Tx<'_>) -> Result<(), Trouble> {
     }
 }
 
+/// Watches for other processes that write to the file. There is one server for a file, but a tool
+/// may write beside it: what is held in memory is then from before.
+struct Others {
+    looked: Instant,
+    version: Option<i64>,
+}
+
+impl Others {
+    fn look(&mut self, conn: &Connection, shared: &Shared) {
+        let Some(bus) = shared.bus.get().filter(|_| self.looked.elapsed() >= LOOK_EVERY) else { return };
+        self.looked = Instant::now();
+        // Changes with the commits of other connections, and not with those of this one.
+        let version = conn.pragma_query_value(None, "data_version", |row| row.get(0)).ok();
+        if self.version.is_some()
+            && self.version != version
+            && let Some(bus) = bus.upgrade()
+        {
+            bus.missed();
+        }
+        self.version = version;
+    }
+}
+
+/// Between two looks for other processes.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+
 /// The thread's side of the writer.
 struct Owner<'a> {
     conn: Connection,
@@ -379,7 +415,7 @@ struct Owner<'a> {
 }
 
 impl Owner<'_> {
-    fn run(self) {
+    fn run(self, mut others: Others) {
         let mut batch = Vec::with_capacity(limits::WRITER_BATCH);
         let mut last = Last::IDLE;
         let mut answered = Instant::now();
@@ -389,6 +425,7 @@ impl Owner<'_> {
             if started - answered > last.took {
                 last = Last::IDLE;
             }
+            others.look(&self.conn, self.shared);
             self.run_batch(&mut batch, last);
             last = Last { commands: batch.len(), took: started.elapsed() };
             batch.drain(..).for_each(Command::answer);

@@ -191,7 +191,12 @@ impl RedisCluster {
         let server = |_| {
             let port = free_port().to_string();
             RedisServer::start_with(&[
-                "--cluster-enabled", "yes", "--cluster-port", &port, "--cluster-node-timeout", "2000",
+                "--cluster-enabled",
+                "yes",
+                "--cluster-port",
+                &port,
+                "--cluster-node-timeout",
+                "2000",
             ])
         };
         let servers: Vec<RedisServer> = (0..3).map(server).collect();
@@ -225,9 +230,9 @@ fn wire(port: u16, command: &str) -> Option<String> {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).ok()?;
     stream.set_read_timeout(Some(Duration::from_millis(500))).ok()?;
     stream.write_all(format!("{command}\r\nQUIT\r\n").as_bytes()).ok()?;
-    let (mut answer, mut part) = (Vec::new(), [0; 4_096]);
-    while let Ok(read @ 1..) = stream.read(&mut part) {
-        answer.extend_from_slice(&part[..read]);
+    let (mut answer, mut chunk) = (Vec::new(), [0; 4_096]);
+    while let Ok(read @ 1..) = stream.read(&mut chunk) {
+        answer.extend_from_slice(&chunk[..read]);
     }
     (!answer.is_empty()).then(|| String::from_utf8_lossy(&answer).into_owned())
 }

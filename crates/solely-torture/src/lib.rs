@@ -9,6 +9,7 @@
 //! report what the guard prevents.
 
 pub mod checker;
+pub mod entries;
 pub mod paged;
 pub mod process;
 pub mod proxy;

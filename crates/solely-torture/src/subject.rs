@@ -1,10 +1,12 @@
-//! What a process under torture does: it works pages.
+//! What a process under torture does: it works pages, and reads and writes entries.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Result;
 use solely_core::bus::Bus;
+use solely_core::cache::Cache;
+use solely_core::companion::Companion;
 use solely_core::fault::Guards;
 use solely_core::metrics::Metrics;
 use solely_core::queue::Jobs;
@@ -13,9 +15,11 @@ use solely_core::upkeep::Upkeep;
 use solely_core::worker::{Handler, QueueSpec, Worker};
 use solely_core::{ProcessId, Store};
 use solely_postgres::PostgresStore;
+use solely_redis::Redis;
 use solely_sqlite::{Access, SqliteStore};
 use tokio_util::sync::CancellationToken;
 
+use crate::entries;
 use crate::paged::WORK_ITEMS;
 
 /// Opens a store, with the guards that the environment leaves.
@@ -38,6 +42,45 @@ pub async fn open_beside_others(url: &str) -> Result<Arc<dyn Store>> {
     open(url).await
 }
 
+/// What a process has beside its store.
+pub struct Beside {
+    /// Where Redis is, if there is one.
+    pub redis: Option<String>,
+    /// Whether processes tell each other anything.
+    pub push: bool,
+    /// Who asks the upstream, and where it is.
+    pub upstream: (reqwest::Client, String),
+}
+
+/// Works pages and reads and writes entries until told to stop.
+pub async fn work_with(
+    store: Arc<dyn Store>,
+    beside: Beside,
+    lock: Duration,
+    handler: Arc<dyn Handler>,
+    stop: CancellationToken,
+) -> Result<()> {
+    let (bus, metrics) = (Bus::new(), Arc::new(Metrics::default()));
+    let mut companion: Option<Arc<dyn Companion>> = None;
+    if let Some(url) = &beside.redis {
+        let options = solely_redis::Options { guards: Guards::from_env(), ..Default::default() };
+        let redis = Redis::open(url, options, store.clone(), metrics.clone()).await?;
+        companion = Some(Arc::new(redis));
+    }
+    if beside.push {
+        if let Some(companion) = &companion {
+            companion.connect_bus(&bus);
+        }
+        store.connect_bus(&bus);
+    }
+    let cache = Cache::new(store.clone(), bus.clone(), metrics.clone(), companion);
+    let (client, upstream) = beside.upstream;
+    let traffic = tokio::spawn(entries::traffic(store.clone(), cache, client, upstream));
+    let worked = work_on(Jobs::new(store, bus, metrics), lock, handler, stop).await;
+    traffic.abort();
+    worked
+}
+
 /// Works pages until told to stop.
 pub async fn work(
     store: Arc<dyn Store>,
@@ -47,7 +90,15 @@ pub async fn work(
 ) -> Result<()> {
     let bus = Bus::new();
     store.connect_bus(&bus);
-    let jobs = Jobs::new(store, bus, Arc::new(Metrics::default()));
+    work_on(Jobs::new(store, bus, Arc::new(Metrics::default())), lock, handler, stop).await
+}
+
+async fn work_on(
+    jobs: Jobs,
+    lock: Duration,
+    handler: Arc<dyn Handler>,
+    stop: CancellationToken,
+) -> Result<()> {
     let process = ProcessId::random();
     let mut spec = QueueSpec::new(WORK_ITEMS, handler);
     spec.lock = lock;

@@ -11,7 +11,7 @@ use solely_core::check::CheckStore as _;
 use solely_core::fault::CRASH_POINTS;
 use solely_core::job::JobStore as _;
 use solely_postgres::PostgresStore;
-use solely_testing::PostgresServer;
+use solely_testing::{PostgresServer, RedisServer};
 
 use crate::checker::{self, Postgres};
 use crate::paged::Run;
@@ -26,17 +26,42 @@ pub enum Break {
     Fence,
     /// A page's effect commits with its completion and the next page's message.
     PageTransaction,
+    /// Copies in Redis are trusted only while they follow the store.
+    CopiesFollow,
 }
 
 impl Break {
     /// Every guard.
-    pub const ALL: [Self; 2] = [Self::Fence, Self::PageTransaction];
+    pub const ALL: [Self; 3] = [Self::Fence, Self::PageTransaction, Self::CopiesFollow];
 
     /// Its name, on the command line and in `SOLELY_BREAK`.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Fence => "fence",
             Self::PageTransaction => "page-transaction",
+            Self::CopiesFollow => "copies-follow",
+        }
+    }
+}
+
+/// What only saves work or time, and can be left out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Without {
+    /// No Redis.
+    Redis,
+    /// Processes tell each other nothing: everything is found by polling.
+    Push,
+}
+
+impl Without {
+    /// Everything that can be left out.
+    pub const ALL: [Self; 2] = [Self::Redis, Self::Push];
+
+    /// Its name on the command line.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Redis => "redis",
+            Self::Push => "push",
         }
     }
 }
@@ -51,6 +76,8 @@ pub struct Options {
     pub seed: u64,
     /// The guard that is off.
     pub broken: Option<Break>,
+    /// What is left out.
+    pub without: Option<Without>,
     /// The program whose `torture-worker URL UPSTREAM` is a worker process.
     pub program: std::path::PathBuf,
     /// Called about once a second.
@@ -77,6 +104,12 @@ pub struct Report {
     pub cuts_of_all: u32,
     /// Restarts of the database, in peace and as after a power cut.
     pub restarts: u32,
+    /// Restarts of Redis: empty, with old data, with data of a moment ago.
+    pub redis_restarts: u32,
+    /// Times that Redis was paused.
+    pub redis_pauses: u32,
+    /// Reads of entries that were compared with the store.
+    pub entries_read: u64,
     /// Runs that ended and were checked.
     pub runs: usize,
     /// Pages of those runs.
@@ -90,6 +123,8 @@ pub struct Report {
 /// How long a worker's lock lasts. Pauses are longer.
 pub const LOCK: Duration = Duration::from_secs(1);
 
+/// Reads after which most entries have been written and copied.
+const ENTRIES_KNOWN: u64 = 800;
 /// Runs under way at once.
 const RUNS: usize = 3;
 
@@ -97,6 +132,8 @@ struct Torture<'a> {
     options: &'a Options,
     rng: SmallRng,
     server: PostgresServer,
+    redis: Option<RedisServer>,
+    redis_paused_until: Option<Instant>,
     proxy: Proxy,
     upstream: CountingUpstream,
     store: PostgresStore,
@@ -112,6 +149,10 @@ pub async fn torture(options: &Options) -> Result<Report> {
     if solely_testing::installed_postgres().is_none() {
         bail!("a torture starts a private PostgreSQL, and none is installed (the package `postgresql`)");
     }
+    let with_redis = options.without != Some(Without::Redis);
+    if with_redis && !solely_testing::installed_redis() {
+        bail!("a torture starts a private Redis, and none is installed (the package `redis-server`)");
+    }
     let server = PostgresServer::start();
     let proxy = Proxy::before(&server.url()).await?;
     let store = PostgresStore::open(&server.url(), &solely_postgres::Options::default()).await?;
@@ -120,6 +161,8 @@ pub async fn torture(options: &Options) -> Result<Report> {
         rng: SmallRng::seed_from_u64(options.seed),
         numbers: Postgres(server.url()),
         server,
+        redis: with_redis.then(RedisServer::start),
+        redis_paused_until: None,
         proxy,
         upstream: CountingUpstream::start().await?,
         store,
@@ -160,6 +203,12 @@ impl Torture<'_> {
     fn start(&mut self, to_crash: bool) -> Result<Process> {
         let mut command = Command::new(&self.options.program);
         command.arg("torture-worker").arg(&self.proxy.url).arg(format!("http://{}", self.upstream.address));
+        if let Some(redis) = &self.redis {
+            command.args(["--redis", &redis.url()]);
+        }
+        if self.options.without == Some(Without::Push) {
+            command.arg("--without-push");
+        }
         let crash = to_crash.then(|| {
             let point = CRASH_POINTS[self.rng.random_range(0..CRASH_POINTS.len())];
             format!("{point}:{}", self.rng.random_range(1..40))
@@ -193,8 +242,51 @@ impl Torture<'_> {
         }
     }
 
+    /// Does one bad thing to Redis.
+    fn harm_redis(&mut self) {
+        let Some(redis) = self.redis.as_mut().filter(|_| self.redis_paused_until.is_none()) else { return };
+        let fate = match self.rng.random_range(0..100) {
+            // Only what is old can be taken for new: it keeps what it has after a while.
+            _ if self.options.broken == Some(Break::CopiesFollow) => {
+                if self.report.entries_read < ENTRIES_KNOWN { 0 } else { 50 }
+            }
+            fate => fate,
+        };
+        match fate {
+            // What it holds now is what it begins with some other time.
+            0..25 => redis.save(),
+            25..45 => {
+                redis.crash();
+                redis.forget_saved();
+                redis.start_again();
+                self.report.redis_restarts += 1;
+            }
+            45..65 => {
+                redis.crash();
+                redis.start_again();
+                self.report.redis_restarts += 1;
+            }
+            65..80 => {
+                redis.save();
+                redis.crash();
+                redis.start_again();
+                self.report.redis_restarts += 1;
+            }
+            _ => {
+                redis.freeze();
+                let pause = self.rng.random_range(100..5_000);
+                self.redis_paused_until = Some(Instant::now() + Duration::from_millis(pause));
+                self.report.redis_pauses += 1;
+            }
+        }
+    }
+
     /// Does one bad thing.
     fn harm(&mut self) -> Result<()> {
+        if self.redis.is_some() && self.rng.random_bool(0.15) {
+            self.harm_redis();
+            return Ok(());
+        }
         let victim = self.rng.random_range(0..self.processes.len());
         let mut fate = self.rng.random_range(0..100);
         if self.options.broken == Some(Break::Fence) && self.rng.random_bool(0.7) {
@@ -247,6 +339,9 @@ impl Torture<'_> {
 
     /// Lets the paused go on when their time is over, and replaces the dead.
     fn care_for_processes(&mut self) -> Result<()> {
+        if self.redis_paused_until.is_some_and(|until| until <= Instant::now()) {
+            self.thaw_redis();
+        }
         for place in 0..self.processes.len() {
             let process = &mut self.processes[place];
             if process.paused_until.is_some_and(|until| until <= Instant::now()) {
@@ -257,6 +352,13 @@ impl Torture<'_> {
             }
         }
         Ok(())
+    }
+
+    fn thaw_redis(&mut self) {
+        self.redis_paused_until = None;
+        if let Some(redis) = &self.redis {
+            redis.thaw();
+        }
     }
 
     /// Checks the runs of which nothing is left.
@@ -277,12 +379,16 @@ impl Torture<'_> {
             self.report.pages += pages;
         }
         self.report.upstream_calls = self.upstream.calls(None).1;
+        let (reads, wrong) = self.upstream.entries();
+        self.report.entries_read = reads;
+        self.report.violations.extend(wrong);
         Ok(())
     }
 
     /// Lets the work be finished in peace, and looks at everything once more.
     async fn finish(&mut self) -> Result<()> {
         self.proxy.cut(Cut::Not);
+        self.thaw_redis();
         for process in &mut self.processes {
             process.go_on();
         }

@@ -22,6 +22,10 @@ struct Counts {
     pages: HashMap<String, u64>,
     /// When, of calls that say nothing else.
     times: Vec<Instant>,
+    /// Reads of entries that were compared with the store.
+    reads: u64,
+    /// What processes found to be wrong.
+    violations: Vec<String>,
 }
 
 type Calls = Arc<Mutex<Counts>>;
@@ -40,6 +44,8 @@ impl CountingUpstream {
         let app = Router::new()
             .route("/pages/{run}/{partition}", routing::get(page))
             .route("/ping", routing::get(ping))
+            .route("/reads", routing::post(reads))
+            .route("/violations", routing::post(violation))
             .with_state(calls.clone());
         let listener = TcpListener::bind(("127.0.0.1", solely_testing::free_port())).await?;
         let address = listener.local_addr()?;
@@ -52,8 +58,16 @@ impl CountingUpstream {
         let calls = self.calls.lock().unwrap_or_else(PoisonError::into_inner);
         let of_run =
             |key: &str| run.is_none_or(|run| key.strip_prefix(run).is_some_and(|rest| rest.starts_with(':')));
-        let counts: Vec<u64> = calls.pages.iter().filter(|(key, _)| of_run(key)).map(|(_, count)| *count).collect();
+        let counts: Vec<u64> =
+            calls.pages.iter().filter(|(key, _)| of_run(key)).map(|(_, count)| *count).collect();
         (counts.len(), counts.iter().sum())
+    }
+
+    /// Reads of entries that were compared with the store, and what was found to be wrong since the
+    /// last time this was asked.
+    pub fn entries(&self) -> (u64, Vec<String>) {
+        let mut calls = self.calls.lock().unwrap_or_else(PoisonError::into_inner);
+        (calls.reads, std::mem::take(&mut calls.violations))
     }
 
     /// When `/ping` was called, in order.
@@ -71,6 +85,14 @@ struct Asked {
 
 async fn ping(State(calls): State<Calls>) {
     calls.lock().unwrap_or_else(PoisonError::into_inner).times.push(Instant::now());
+}
+
+async fn reads(State(calls): State<Calls>, count: String) {
+    calls.lock().unwrap_or_else(PoisonError::into_inner).reads += count.parse().unwrap_or(0);
+}
+
+async fn violation(State(calls): State<Calls>, text: String) {
+    calls.lock().unwrap_or_else(PoisonError::into_inner).violations.push(text);
 }
 
 async fn page(

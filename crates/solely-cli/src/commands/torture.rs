@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use solely_torture::paged::Pages;
-use solely_torture::torture::{Break, LOCK, Options, Report};
-use solely_torture::{subject, torture};
+use solely_torture::subject::{self, Beside};
+use solely_torture::torture::{self, Break, LOCK, Options, Report, Without};
 
 use super::Failed;
 use super::serve::stop_on_signal;
@@ -18,6 +18,7 @@ pub(crate) struct Asked {
     pub(crate) instances: usize,
     pub(crate) seed: Option<u64>,
     pub(crate) broken: Option<String>,
+    pub(crate) without: Option<String>,
     pub(crate) json: bool,
 }
 
@@ -27,6 +28,7 @@ pub(crate) fn run(asked: &Asked) -> Result<(), Failed> {
         instances: asked.instances,
         seed: asked.seed.unwrap_or_else(|| uuid::Uuid::new_v4().as_u64_pair().0),
         broken: Break::ALL.into_iter().find(|guard| asked.broken.as_deref() == Some(guard.name())),
+        without: Without::ALL.into_iter().find(|part| asked.without.as_deref() == Some(part.name())),
         program: std::env::current_exe().context("this program's own file")?,
         progress,
     };
@@ -64,6 +66,8 @@ fn print(report: &Report) {
         "{} COMMITs cut before they arrived, {} cut off from their answer, {} times all connections cut",
         report.cuts_before_commit, report.cuts_after_commit, report.cuts_of_all
     );
+    println!("{} restarts and {} pauses of Redis", report.redis_restarts, report.redis_pauses);
+    println!("{} reads of entries compared with the store", report.entries_read);
     println!(
         "{} runs of {} pages checked, {} upstream calls",
         report.runs, report.pages, report.upstream_calls
@@ -75,13 +79,14 @@ fn print(report: &Report) {
 }
 
 /// A worker process of the torture: it works until it is told to stop, or worse.
-pub(crate) fn work(store: &str, upstream: &str) -> Result<(), Failed> {
+pub(crate) fn work(store: &str, upstream: &str, redis: Option<String>, push: bool) -> Result<(), Failed> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     runtime.block_on(async {
         let stop = stop_on_signal()?;
         let client = reqwest::Client::builder().timeout(Duration::from_secs(10)).build()?;
-        let pages = Pages::Fetched { client, upstream: upstream.to_owned() };
-        subject::work(subject::open(store).await?, LOCK, Arc::new(pages), stop).await?;
+        let pages = Pages::Fetched { client: client.clone(), upstream: upstream.to_owned() };
+        let beside = Beside { redis, push, upstream: (client, upstream.to_owned()) };
+        subject::work_with(subject::open(store).await?, beside, LOCK, Arc::new(pages), stop).await?;
         Ok(())
     })
 }

@@ -16,15 +16,33 @@ fn torture(args: &[&str]) -> (Option<i32>, Value) {
     (output.status.code(), report)
 }
 
-/// Three processes, killed, paused beyond their locks, cut off at COMMIT, their database
-/// restarted: every page exactly once.
+/// Three processes, killed, paused beyond their locks, cut off at COMMIT, their database and their
+/// Redis restarted: every page exactly once, no entry older than it may be.
 #[test]
 fn every_page_exactly_once_on_postgres() {
     let (code, report) = torture(&["--for", "15s"]);
     assert_eq!((code, &report["violations"]), (Some(0), &serde_json::json!([])));
-    for what in ["kills", "crashes", "pauses", "cutsBeforeCommit", "cutsAfterCommit", "runs"] {
+    for what in ["kills", "crashes", "pauses", "cutsBeforeCommit", "cutsAfterCommit", "runs", "entriesRead"] {
         assert!(report[what].as_u64() > Some(0), "{what}");
     }
+}
+
+/// What only saves work is only that.
+#[test]
+fn without_redis_or_push_it_passes_too() {
+    for part in ["redis", "push"] {
+        let (code, report) = torture(&["--for", "8s", "--without", part]);
+        assert_eq!((code, &report["violations"]), (Some(0), &serde_json::json!([])), "without {part}");
+        assert_eq!(report["redisRestarts"].as_u64().unwrap_or(0) > 0, part == "push", "without {part}");
+    }
+}
+
+/// With copies that follow nothing, whoever dies before it copies leaves an old answer for long.
+#[test]
+fn with_copies_that_do_not_follow_it_reports_old_answers() {
+    let (code, report) = torture(&["--for", "180s", "--break", "copies-follow"]);
+    assert_eq!(code, Some(1));
+    assert!(report["violations"].to_string().contains("replaced"), "{report}");
 }
 
 /// With the fence off, whoever was paused settles what is another's by then.

@@ -2,13 +2,14 @@
 //! these waits.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use solely_core::bus::{Bus, Topic};
+use solely_core::cache::{Cache, EntryKey, Lifetimes, Overwrite, PutEntry};
 use solely_core::job::NewJob;
 use solely_core::metrics::Metrics;
 use solely_core::queue::Jobs;
-use solely_core::{Store as _, Timestamp};
+use solely_core::{Json, Store as _, Timestamp};
 use solely_postgres::{Options, PostgresStore};
 use solely_testing::fresh_database;
 use tokio_postgres::NoTls;
@@ -54,6 +55,42 @@ async fn a_resumed_queue_wakes_the_workers_of_another_process() {
     let mut listener = there.bus.listen(Topic::Queue("queue"));
     here.jobs().pause("queue".to_owned(), None).await.expect("resumes");
     tokio::time::timeout(PATIENCE, listener.woken()).await.expect("woken");
+}
+
+/// A copy in memory is dropped when another process changes the entry: in the middle of the range
+/// within 50 ms.
+#[tokio::test]
+async fn an_entry_changed_by_one_process_is_new_at_once_for_another() {
+    let url = fresh_database();
+    let (here, there) = (Process::on(&url).await, Process::on(&url).await);
+    let cache =
+        |one: &Process| Cache::new(one.store.clone(), one.bus.clone(), Arc::new(Metrics::default()), None);
+    let (writer, reader) = (cache(&here), cache(&there));
+    let key = EntryKey::new("space", "a");
+    let long = Duration::from_secs(3_600);
+    let mut times = Vec::new();
+    for n in 1..=21_u32 {
+        let entry = PutEntry {
+            key: key.clone(),
+            value: Json::of(&n),
+            lifetimes: Lifetimes { fresh: long, stale: long, keep: long },
+            overwrite: Overwrite::Always,
+        };
+        writer.put(vec![entry]).await.expect("writes");
+        let written = Instant::now();
+        let seen = async {
+            while reader.read(vec![key.clone()]).await.expect("reads")[0].as_ref().map(|entry| &entry.value)
+                != Some(&Json::of(&n))
+            {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        tokio::time::timeout(PATIENCE, seen).await.expect("it is seen");
+        times.push(written.elapsed());
+    }
+    times.sort();
+    println!("seen after {:?} in the middle, {:?} at most", times[10], times[20]);
+    assert!(times[10] < Duration::from_millis(50), "{times:?}");
 }
 
 /// Whoever was cut off connects again, and looks at everything: something may have been missed.

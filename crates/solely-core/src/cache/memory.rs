@@ -196,7 +196,8 @@ mod tests {
     async fn a_copy_of_a_copy_is_trusted_for_less() {
         let memory = Memory::new(Guards::all());
         memory.put(&entry(1), Source::Copies, Instant::now());
-        tokio::time::advance(limits::MEMORY_TRUST - limits::COPIES_TRUST - MOMENT).await;
+        let trust = limits::MEMORY_TRUST.saturating_sub(limits::COPIES_TRUST);
+        tokio::time::advance(trust.saturating_sub(MOMENT)).await;
         assert_eq!(trusted(&memory), Some(1));
         tokio::time::advance(MOMENT).await;
         assert_eq!(trusted(&memory), None);
@@ -260,7 +261,7 @@ mod tests {
         assert_eq!(trusted(&memory), Some(5));
     }
 
-    async fn gap(guards: Guards) -> Option<i64> {
+    fn gap(guards: Guards) -> Option<i64> {
         let memory = Memory::new(guards);
         let asked = Instant::now();
         memory.put(&entry(1), Source::Store, asked);
@@ -271,7 +272,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_gap_drops_everything_and_what_is_on_its_way() {
-        assert_eq!(gap(Guards::all()).await, None);
-        assert_eq!(gap(Guards::without(Guard::FlushOnGap)).await, Some(1), "the twin");
+        assert_eq!(gap(Guards::all()), None);
+        assert_eq!(gap(Guards::without(Guard::FlushOnGap)), Some(1), "the twin");
     }
 }

@@ -64,6 +64,17 @@ pub struct CopiedEntries {
     visit: Visit,
 }
 
+/// Hints to be taken of what is missing.
+#[derive(Clone, Copy)]
+pub struct AskHints<'a> {
+    /// Names the hint of a key.
+    pub name: &'a (dyn Fn(&EntryKey) -> String + Sync),
+    /// For whom.
+    pub owner: &'a str,
+    /// For how long.
+    pub ttl: Duration,
+}
+
 impl CopiedEntries {
     /// The places of the keys that have to be asked of the store.
     pub fn missing(&self) -> Vec<usize> {
@@ -146,13 +157,8 @@ impl Cache {
         self.copies_or_hints(keys, None).await
     }
 
-    /// The same, and takes the hints of those that are missing in the same round trip; `hint`
-    /// names a key's.
-    pub async fn copies_or_hints(
-        &self,
-        keys: &[EntryKey],
-        hints: Option<(&(dyn Fn(&EntryKey) -> String + Sync), &str, Duration)>,
-    ) -> CopiedEntries {
+    /// The same, and takes the hints of those that are missing in the same round trip.
+    pub async fn copies_or_hints(&self, keys: &[EntryKey], hints: Option<AskHints<'_>>) -> CopiedEntries {
         let inner = &self.inner;
         let mut copied = CopiedEntries {
             entries: vec![None; keys.len()],
@@ -174,7 +180,7 @@ impl Cache {
             let wanted: Vec<EntryKey> = missing.iter().map(|&place| keys[place].clone()).collect();
             let (read, hinted) = match hints {
                 None => (companion.read(&wanted).await, vec![None; wanted.len()]),
-                Some((hint, owner, ttl)) => {
+                Some(AskHints { name: hint, owner, ttl }) => {
                     let with_hint = |key: EntryKey| Wanted { hint: hint(&key), key };
                     let wanted: Vec<Wanted> = wanted.into_iter().map(with_hint).collect();
                     companion.read_or_hint(&wanted, owner, ttl).await
@@ -328,8 +334,7 @@ impl Inner {
             }
         }
         self.points.reach("cache.replace").await;
-        let note =
-            |change: &Change| Note::Changed { key: change.key.clone(), at: Some(change.updated_at) };
+        let note = |change: &Change| Note::Changed { key: change.key.clone(), at: Some(change.updated_at) };
         let notes: Vec<Note> = changes.iter().map(note).collect();
         for change in &changes {
             self.memory.changed(&change.key, Some(change.updated_at));

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use solely_core::Store;
 use solely_core::bus::{Bus, Topic};
 use solely_core::companion::Companion as _;
-use solely_core::Store;
 use solely_postgres::PostgresStore;
 use solely_testing::{RedisServer, fresh_database};
 
@@ -43,7 +43,9 @@ async fn a_process_notices_that_nothing_is_heard() {
 #[tokio::test]
 async fn notes_go_by_the_store_while_redis_is_away() {
     let (mut redis, database) = (RedisServer::start(), fresh_database());
-    let open = || async { PostgresStore::open(&database, &solely_postgres::Options::default()).await.expect("opens") };
+    let open = || async {
+        PostgresStore::open(&database, &solely_postgres::Options::default()).await.expect("opens")
+    };
     let (here, there): (Arc<dyn Store>, Arc<dyn Store>) = (Arc::new(open().await), Arc::new(open().await));
     let here = Instance::with(&here, &redis.url(), Setup::default()).await;
     here.store.connect_bus(&here.bus);

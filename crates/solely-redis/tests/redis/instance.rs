@@ -87,7 +87,13 @@ impl Instance {
         let companion = Some(redis.clone() as Arc<dyn Companion>);
         let tests = (setup.guards, points.clone());
         Self {
-            cache: Cache::for_tests(store.clone(), bus.clone(), metrics.clone(), companion.clone(), tests.clone()),
+            cache: Cache::for_tests(
+                store.clone(),
+                bus.clone(),
+                metrics.clone(),
+                companion.clone(),
+                tests.clone(),
+            ),
             watches: Watches::for_tests(store.clone(), &bus, PATIENCE * 10, tests),
             leases: Leases::new(store.clone(), bus.clone(), metrics.clone())
                 .with_hints(companion)

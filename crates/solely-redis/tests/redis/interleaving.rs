@@ -125,7 +125,8 @@ async fn a_copy_from_before_a_change_that_was_heard_of_is_not_taken(guards: Guar
     here.write_through("a", 1).await;
     assert_eq!(here.read("a").await, Some(1));
     here.write_and_die("a", 2).await;
-    let at = here.store.entries(vec![key("a")]).await.expect("reads")[0].as_ref().map(|entry| entry.updated_at);
+    let at =
+        here.store.entries(vec![key("a")]).await.expect("reads")[0].as_ref().map(|entry| entry.updated_at);
     here.bus.hear(&solely_core::bus::Note::Changed { key: key("a"), at });
     here.read("a").await == Some(2)
 }

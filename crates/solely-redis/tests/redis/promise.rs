@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use solely_core::bus::Topic;
+use solely_core::cache::AskHints;
 use solely_core::companion::{Companion as _, Hinted, Hints as _};
 use solely_core::id::LeaseId;
 use solely_core::job::NewJob;
@@ -135,7 +136,10 @@ async fn many_entries_are_one_round_trip(url: &str) {
     let (here, there) = (Instance::on(&store, url).await, Instance::on(&store, url).await);
     let names: Vec<String> = (0..100).map(|n| format!("k{n}")).collect();
     here.cache.put(names.iter().map(|name| crate::instance::entry(name, 1)).collect()).await.expect("writes");
-    eventually("Redis has them", async || here.copy("k99").await.is_some() && here.copy("k0").await.is_some()).await;
+    eventually("Redis has them", async || {
+        here.copy("k99").await.is_some() && here.copy("k0").await.is_some()
+    })
+    .await;
     here.until_looked_around().await;
     let keys: Vec<_> = names.iter().map(|name| key(name)).collect();
     let before = there.redis.round_trips();
@@ -156,13 +160,13 @@ async fn missing_entries_are_hinted(url: &str) {
     let hint = |key: &solely_core::cache::EntryKey| format!("lock:{}", key.key);
     let ttl = Duration::from_secs(60);
     let before = there.redis.round_trips();
-    let first = there.cache.copies_or_hints(&keys, Some((&hint, "one", ttl))).await;
+    let first = there.cache.copies_or_hints(&keys, Some(AskHints { name: &hint, owner: "one", ttl })).await;
     if !url.starts_with("redis+cluster") {
         assert_eq!(there.redis.round_trips() - before, 1);
     }
     assert!(first.entries[0].is_some() && first.entries[1].is_none());
     assert!(first.hints[0].is_none() && matches!(first.hints[1], Some(Hinted::Taken { .. })));
-    let second = here.cache.copies_or_hints(&keys, Some((&hint, "two", ttl))).await;
+    let second = here.cache.copies_or_hints(&keys, Some(AskHints { name: &hint, owner: "two", ttl })).await;
     assert!(matches!(&second.hints[1], Some(Hinted::Held { owner, .. }) if owner == "one"));
 }
 
@@ -195,7 +199,9 @@ async fn a_hint_is_its_owners(url: &str) {
     here.redis.give_back(&hints(&["a"]), "on").await;
     here.redis.give_back(&hints(&["a"]), "two").await;
     assert!(here.redis.keep(&hints(&["a"]), "two", ttl).await, "it has not vanished");
-    assert!(matches!(here.redis.take(&hints(&["a"]), "two", ttl).await, Hinted::Held { owner, .. } if owner == "one"));
+    assert!(
+        matches!(here.redis.take(&hints(&["a"]), "two", ttl).await, Hinted::Held { owner, .. } if owner == "one")
+    );
     here.redis.give_back(&hints(&["a"]), "one").await;
     assert!(matches!(here.redis.take(&hints(&["a"]), "two", ttl).await, Hinted::Taken { .. }));
 }
@@ -214,7 +220,9 @@ async fn a_vanished_hint_is_set_again(url: &str) {
     let here = Instance::on(&store(), url).await;
     let ttl = Duration::from_secs(60);
     assert!(!here.redis.keep(&hints(&["a"]), "one", ttl).await, "it had vanished");
-    assert!(matches!(here.redis.take(&hints(&["a"]), "two", ttl).await, Hinted::Held { owner, .. } if owner == "one"));
+    assert!(
+        matches!(here.redis.take(&hints(&["a"]), "two", ttl).await, Hinted::Held { owner, .. } if owner == "one")
+    );
     assert!(here.redis.keep(&hints(&["a"]), "one", ttl).await, "and is there");
 }
 

@@ -6,6 +6,7 @@ mod blocked;
 mod cost;
 mod file;
 mod guard;
+mod others;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 use async_trait::async_trait;
-use solely_core::job::{JobStore as _, NewJob};
 use solely_core::Store;
+use solely_core::job::{JobStore as _, NewJob};
 use solely_core::upstream::{CallFailed, Rate, Upstream, UpstreamKind, UpstreamLimits};
 use solely_core::worker::{Delivery, Done, Failure, Handler};
 use solely_sqlite::{Options, SqliteStore};
