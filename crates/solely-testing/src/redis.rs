@@ -33,23 +33,55 @@ impl RedisServer {
         Self::start_with(&[])
     }
 
+    /// Starts one that is spoken to with TLS alone, with a certificate and its key as PEM.
+    pub fn start_encrypted(certificate: &str, key: &str) -> Self {
+        let mut server = Self::new(&[]);
+        for (name, pem) in [("server.crt", certificate), ("server.key", key)] {
+            std::fs::write(server.folder.path().join(name), pem).expect("is written");
+        }
+        let folder = server.folder.path().display().to_string();
+        let port = server.port.to_string();
+        server.settings = [
+            ["--tls-port", &port],
+            ["--port", "0"],
+            ["--tls-auth-clients", "no"],
+            ["--tls-cert-file", &format!("{folder}/server.crt")],
+            ["--tls-key-file", &format!("{folder}/server.key")],
+            ["--tls-ca-cert-file", &format!("{folder}/server.crt")],
+        ]
+        .concat()
+        .into_iter()
+        .map(str::to_owned)
+        .collect();
+        server.spawn();
+        server.until(|server| TcpStream::connect(("127.0.0.1", server.port)).is_ok());
+        server
+    }
+
     fn start_with(settings: &[&str]) -> Self {
-        let settings = settings.iter().map(|&word| word.to_owned()).collect();
-        let mut server =
-            Self { child: None, port: free_port(), folder: TempDir::new().expect("a folder"), settings };
+        let mut server = Self::new(settings);
         server.start_again();
         server
     }
 
+    fn new(settings: &[&str]) -> Self {
+        let settings = settings.iter().map(|&word| word.to_owned()).collect();
+        Self { child: None, port: free_port(), folder: TempDir::new().expect("a folder"), settings }
+    }
+
     /// Starts it again on the same port: with what was last saved, if anything was.
     pub fn start_again(&mut self) {
+        self.spawn();
+        self.until(|server| server.ask("PING").is_some_and(|answer| answer.starts_with("+PONG")));
+    }
+
+    fn spawn(&mut self) {
         let mut command = mortal("redis-server");
         command
             .args(["--port", &self.port.to_string(), "--bind", "127.0.0.1", "--save", "", "--dir"])
             .arg(self.folder.path())
             .args(&self.settings);
         self.child = Some(started(&mut command));
-        self.until(|server| server.ask("PING").is_some_and(|answer| answer.starts_with("+PONG")));
     }
 
     /// Ends it at once, as a kill or a power cut does.

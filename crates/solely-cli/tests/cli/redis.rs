@@ -56,6 +56,24 @@ async fn a_server_starts_without_redis() {
     until_ready_says(&server, "ready").await;
 }
 
+/// Redis with TLS: used where its certificate is trusted, and not where it is not.
+#[tokio::test]
+async fn redis_may_be_encrypted() {
+    let own = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]).expect("a certificate");
+    let redis = RedisServer::start_encrypted(&own.cert.pem(), &own.signing_key.serialize_pem());
+    let folder = tempfile::TempDir::new().expect("a folder");
+    let trusted = folder.path().join("trusted.pem");
+    std::fs::write(&trusted, own.cert.pem()).expect("is written");
+    let url = format!("rediss://localhost:{}", redis.port());
+    let trusted = trusted.display().to_string();
+    let env = [("REDIS_URL", url.as_str()), ("SSL_CERT_FILE", trusted.as_str())];
+    let server = Server::start_with(folder, &env).await;
+    until_ready_says(&server, "ready").await;
+    let folder = tempfile::TempDir::new().expect("a folder");
+    let strict = Server::start_with(folder, &[("REDIS_URL", url.as_str())]).await;
+    until_ready_says(&strict, "degraded").await;
+}
+
 /// Two servers on one database: who waits at one for a lease is woken by a release at the other,
 /// sooner than its poll; by Redis, and without it by the database.
 #[tokio::test]

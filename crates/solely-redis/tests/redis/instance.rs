@@ -12,8 +12,10 @@ use solely_core::lease::Leases;
 use solely_core::metrics::Metrics;
 use solely_core::queue::Jobs;
 use solely_core::{Json, Store};
+use solely_postgres::PostgresStore;
 use solely_redis::{Options, Redis};
 use solely_sqlite::SqliteStore;
+use solely_testing::fresh_database;
 
 /// Long enough for anything that is going to happen.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
@@ -41,6 +43,48 @@ pub(crate) struct Setup {
 impl Default for Setup {
     fn default() -> Self {
         Self { guards: Guards::all(), bus: true }
+    }
+}
+
+/// Where instances are: a Redis, and a store that all of them have.
+pub(crate) struct Place {
+    pub(crate) redis: String,
+    /// A database that each has connections of its own to; otherwise one store in this process.
+    database: Option<String>,
+    store: Option<Arc<dyn Store>>,
+}
+
+impl Place {
+    pub(crate) fn embedded(redis: String) -> Self {
+        Self { redis, database: None, store: Some(store()) }
+    }
+
+    pub(crate) fn networked(redis: String) -> Self {
+        Self { redis, database: Some(fresh_database()), store: None }
+    }
+
+    /// The same Redis with another store.
+    pub(crate) fn elsewhere(&self) -> Self {
+        let redis = self.redis.clone();
+        if self.database.is_some() { Self::networked(redis) } else { Self::embedded(redis) }
+    }
+
+    pub(crate) async fn store(&self) -> Arc<dyn Store> {
+        if let Some(store) = &self.store {
+            return store.clone();
+        }
+        let database = self.database.as_ref().expect("one of the two");
+        let store = PostgresStore::open(database, &solely_postgres::Options::default()).await;
+        Arc::new(store.expect("opens"))
+    }
+
+    /// An instance that uses Redis, and is seen to.
+    pub(crate) async fn instance(&self) -> Instance {
+        Instance::on(&self.store().await, &self.redis).await
+    }
+
+    pub(crate) fn is_cluster(&self) -> bool {
+        self.redis.starts_with("redis+cluster")
     }
 }
 

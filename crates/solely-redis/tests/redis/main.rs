@@ -1,6 +1,7 @@
 //! The companion on real servers: one, with Sentinel, in a cluster; stopped, emptied, frozen.
 
 mod bus;
+mod cost;
 mod fault;
 mod instance;
 mod interleaving;

@@ -10,24 +10,24 @@ use solely_core::job::NewJob;
 use solely_core::lease::{Holder, LeaseRequest, WaitedLease};
 use solely_testing::{RedisCluster, RedisSentinel, RedisServer};
 
-use crate::instance::{Instance, PATIENCE, Setup, eventually, key, store};
+use crate::instance::{Instance, PATIENCE, Place, Setup, entry, eventually, key};
 
 /// Makes a test of each promise on one kind of deployment.
 macro_rules! stamp {
-    ($module:ident, $deployment:ty, [$($promise:ident),* $(,)?]) => {
+    ($module:ident, $deployment:ident, $place:ident, [$($promise:ident),* $(,)?]) => {
         mod $module {
             $(
                 #[tokio::test]
                 async fn $promise() {
-                    let deployment = <$deployment>::start();
-                    super::$promise(&deployment.url()).await;
+                    let deployment = super::$deployment::start();
+                    super::$promise(&super::Place::$place(deployment.url())).await;
                 }
             )*
         }
     };
-    ($($module:ident: $deployment:ty),*) => {
+    ($($module:ident: $deployment:ident, $place:ident;)*) => {
         $(
-            stamp!($module, $deployment, [
+            stamp!($module, $deployment, $place, [
                 what_one_writes_another_reads_from_redis,
                 what_the_store_had_is_copied_back,
                 a_change_is_seen_elsewhere_at_once,
@@ -47,11 +47,15 @@ macro_rules! stamp {
     };
 }
 
-stamp!(single: super::RedisServer, sentinel: super::RedisSentinel, cluster: super::RedisCluster);
+stamp! {
+    single: RedisServer, embedded;
+    sentinel: RedisSentinel, embedded;
+    cluster: RedisCluster, embedded;
+    with_postgres: RedisServer, networked;
+}
 
-async fn what_one_writes_another_reads_from_redis(url: &str) {
-    let store = store();
-    let (here, there) = (Instance::on(&store, url).await, Instance::on(&store, url).await);
+async fn what_one_writes_another_reads_from_redis(place: &Place) {
+    let (here, there) = (place.instance().await, place.instance().await);
     here.write_through("a", 7).await;
     assert_eq!(there.read("a").await, Some(7));
     assert_eq!((there.reads("redis"), there.reads("store")), (1, 0));
@@ -59,22 +63,20 @@ async fn what_one_writes_another_reads_from_redis(url: &str) {
     assert_eq!((there.reads("memory"), there.reads("redis"), there.reads("store")), (1, 1, 0));
 }
 
-async fn what_the_store_had_is_copied_back(url: &str) {
-    let store = store();
-    let before = Instance::on(&store, url).await;
+async fn what_the_store_had_is_copied_back(place: &Place) {
+    let before = place.instance().await;
     before.write_and_die("a", 7).await;
-    let here = Instance::on(&store, url).await;
+    let here = place.instance().await;
     assert_eq!(here.read("a").await, Some(7));
     here.until_copied("a", Some(7)).await;
-    let there = Instance::on(&store, url).await;
+    let there = place.instance().await;
     assert_eq!(there.read("a").await, Some(7));
     assert_eq!(there.reads("store"), 0);
 }
 
 /// With the bus at work: in the middle of the range within 50 ms.
-async fn a_change_is_seen_elsewhere_at_once(url: &str) {
-    let store = store();
-    let (here, there) = (Instance::on(&store, url).await, Instance::on(&store, url).await);
+async fn a_change_is_seen_elsewhere_at_once(place: &Place) {
+    let (here, there) = (place.instance().await, place.instance().await);
     until_heard(&here, &there).await;
     let mut times = Vec::new();
     for n in 1..=21 {
@@ -101,9 +103,8 @@ async fn until_heard(here: &Instance, there: &Instance) {
     }
 }
 
-async fn a_forgotten_entry_is_forgotten_everywhere(url: &str) {
-    let store = store();
-    let (here, there) = (Instance::on(&store, url).await, Instance::on(&store, url).await);
+async fn a_forgotten_entry_is_forgotten_everywhere(place: &Place) {
+    let (here, there) = (place.instance().await, place.instance().await);
     here.write_through("a", 7).await;
     assert_eq!(there.read("a").await, Some(7));
     assert!(here.cache.forget(key("a")).await.expect("forgets"));
@@ -115,9 +116,8 @@ async fn a_forgotten_entry_is_forgotten_everywhere(url: &str) {
     here.until_copied("a", Some(8)).await;
 }
 
-async fn a_watch_hears_of_what_another_instance_writes(url: &str) {
-    let store = store();
-    let (here, there) = (Instance::on(&store, url).await, Instance::on(&store, url).await);
+async fn a_watch_hears_of_what_another_instance_writes(place: &Place) {
+    let (here, there) = (place.instance().await, place.instance().await);
     until_heard(&here, &there).await;
     here.write("early", 1).await;
     let mut watch = there.watches.watch(vec![key("early"), key("late")]).await.expect("watches");
@@ -131,11 +131,10 @@ async fn a_watch_hears_of_what_another_instance_writes(url: &str) {
 }
 
 /// One round trip to each server that has some of them, at the same time.
-async fn many_entries_are_one_round_trip(url: &str) {
-    let store = store();
-    let (here, there) = (Instance::on(&store, url).await, Instance::on(&store, url).await);
+async fn many_entries_are_one_round_trip(place: &Place) {
+    let (here, there) = (place.instance().await, place.instance().await);
     let names: Vec<String> = (0..100).map(|n| format!("k{n}")).collect();
-    here.cache.put(names.iter().map(|name| crate::instance::entry(name, 1)).collect()).await.expect("writes");
+    here.cache.put(names.iter().map(|name| entry(name, 1)).collect()).await.expect("writes");
     eventually("Redis has them", async || {
         here.copy("k99").await.is_some() && here.copy("k0").await.is_some()
     })
@@ -145,23 +144,22 @@ async fn many_entries_are_one_round_trip(url: &str) {
     let before = there.redis.round_trips();
     let read = there.cache.read(keys.clone()).await.expect("reads");
     assert_eq!(read.iter().flatten().count(), 100);
-    let servers = if url.starts_with("redis+cluster") { 3 } else { 1 };
+    let servers = if place.is_cluster() { 3 } else { 1 };
     assert_eq!(there.redis.round_trips() - before, servers, "one for each server");
     assert_eq!((there.reads("redis"), there.reads("store")), (100, 0));
     there.cache.read(keys).await.expect("reads");
     assert_eq!(there.redis.round_trips() - before, servers, "none for what is in memory");
 }
 
-async fn missing_entries_are_hinted(url: &str) {
-    let store = store();
-    let (here, there) = (Instance::on(&store, url).await, Instance::on(&store, url).await);
+async fn missing_entries_are_hinted(place: &Place) {
+    let (here, there) = (place.instance().await, place.instance().await);
     here.write_through("there", 1).await;
     let keys = [key("there"), key("missing")];
     let hint = |key: &solely_core::cache::EntryKey| format!("lock:{}", key.key);
     let ttl = Duration::from_secs(60);
     let before = there.redis.round_trips();
     let first = there.cache.copies_or_hints(&keys, Some(AskHints { name: &hint, owner: "one", ttl })).await;
-    if !url.starts_with("redis+cluster") {
+    if !place.is_cluster() {
         assert_eq!(there.redis.round_trips() - before, 1);
     }
     assert!(first.entries[0].is_some() && first.entries[1].is_none());
@@ -174,8 +172,8 @@ fn hints(names: &[&str]) -> Vec<String> {
     names.iter().map(|name| format!("lock:{{tag}}:{name}")).collect()
 }
 
-async fn hints_are_taken_together_or_not_at_all(url: &str) {
-    let here = Instance::on(&store(), url).await;
+async fn hints_are_taken_together_or_not_at_all(place: &Place) {
+    let here = place.instance().await;
     let ttl = Duration::from_secs(60);
     let Hinted::Taken { fence } = here.redis.take(&hints(&["b"]), "one", ttl).await else { panic!("free") };
     let held = here.redis.take(&hints(&["a", "b", "c"]), "two", ttl).await;
@@ -185,15 +183,15 @@ async fn hints_are_taken_together_or_not_at_all(url: &str) {
     assert!(later > fence);
     let apart: Vec<String> = ["x", "y", "z"].map(|name| format!("lock:{name}")).to_vec();
     let taken = here.redis.take(&apart, "one", ttl).await;
-    if url.starts_with("redis+cluster") {
+    if place.is_cluster() {
         assert_eq!(taken, Hinted::Unknown, "a cluster cannot take what is apart in one step");
     } else {
         assert!(matches!(taken, Hinted::Taken { .. }));
     }
 }
 
-async fn a_hint_is_its_owners(url: &str) {
-    let here = Instance::on(&store(), url).await;
+async fn a_hint_is_its_owners(place: &Place) {
+    let here = place.instance().await;
     let ttl = Duration::from_secs(60);
     assert!(matches!(here.redis.take(&hints(&["a"]), "one", ttl).await, Hinted::Taken { .. }));
     here.redis.give_back(&hints(&["a"]), "on").await;
@@ -206,8 +204,8 @@ async fn a_hint_is_its_owners(url: &str) {
     assert!(matches!(here.redis.take(&hints(&["a"]), "two", ttl).await, Hinted::Taken { .. }));
 }
 
-async fn a_hint_ends_by_itself(url: &str) {
-    let here = Instance::on(&store(), url).await;
+async fn a_hint_ends_by_itself(place: &Place) {
+    let here = place.instance().await;
     let short = Duration::from_millis(50);
     assert!(matches!(here.redis.take(&hints(&["a"]), "one", short).await, Hinted::Taken { .. }));
     eventually("it ends", async || {
@@ -216,8 +214,8 @@ async fn a_hint_ends_by_itself(url: &str) {
     .await;
 }
 
-async fn a_vanished_hint_is_set_again(url: &str) {
-    let here = Instance::on(&store(), url).await;
+async fn a_vanished_hint_is_set_again(place: &Place) {
+    let here = place.instance().await;
     let ttl = Duration::from_secs(60);
     assert!(!here.redis.keep(&hints(&["a"]), "one", ttl).await, "it had vanished");
     assert!(
@@ -226,9 +224,8 @@ async fn a_vanished_hint_is_set_again(url: &str) {
     assert!(here.redis.keep(&hints(&["a"]), "one", ttl).await, "and is there");
 }
 
-async fn an_enqueue_wakes_another_instance(url: &str) {
-    let store = store();
-    let (here, there) = (Instance::on(&store, url).await, Instance::on(&store, url).await);
+async fn an_enqueue_wakes_another_instance(place: &Place) {
+    let (here, there) = (place.instance().await, place.instance().await);
     until_heard(&here, &there).await;
     let mut listener = there.bus.listen(Topic::Queue("queue"));
     here.jobs.enqueue(vec![NewJob::new("queue", "a")]).await.expect("enqueues");
@@ -236,9 +233,8 @@ async fn an_enqueue_wakes_another_instance(url: &str) {
 }
 
 /// Sooner than its poll would see it.
-async fn a_released_lease_wakes_a_waiter_elsewhere(url: &str) {
-    let store = store();
-    let (here, there) = (Instance::on(&store, url).await, Instance::on(&store, url).await);
+async fn a_released_lease_wakes_a_waiter_elsewhere(place: &Place) {
+    let (here, there) = (place.instance().await, place.instance().await);
     until_heard(&here, &there).await;
     let request = |owner: &str| LeaseRequest {
         id: LeaseId::random(),
@@ -265,11 +261,11 @@ async fn a_released_lease_wakes_a_waiter_elsewhere(url: &str) {
     assert!(times[2] < Duration::from_millis(300), "{times:?}");
 }
 
-async fn copies_of_another_store_are_not_used(url: &str) {
-    let (first, second) = (store(), store());
-    let here = Instance::on(&first, url).await;
+async fn copies_of_another_store_are_not_used(place: &Place) {
+    let here = place.instance().await;
     here.write_through("a", 1).await;
-    let there = Instance::new(&second, url, Setup::default()).await;
+    let elsewhere = place.elsewhere();
+    let there = Instance::new(&elsewhere.store().await, &elsewhere.redis, Setup::default()).await;
     there.until_looked_around().await;
     assert!(!there.redis.ok());
     assert_eq!(there.read("a").await, None);

@@ -61,23 +61,18 @@ async fn call(store: Arc<dyn Store>, address: &str, rate: Rate) -> Result<()> {
         concurrency: 4,
         rate: Some(rate),
     };
-    let (upstream, client) = (Arc::new(Upstream::new(limits, store)), reqwest::Client::new());
-    let callers = (0..4).map(|_| {
-        let (upstream, client, url) = (upstream.clone(), client.clone(), format!("{address}/ping"));
-        tokio::spawn(async move {
-            loop {
-                let ping = async {
-                    let failed = |error| CallFailed { error, blame: true, retry_after: None };
-                    client.get(&url).send().await.map_err(failed)
-                };
-                // One that finds no slot in time tries again.
-                let _ = upstream.call(Duration::from_secs(5), ping).await;
-            }
-        })
-    });
-    for caller in callers.collect::<Vec<_>>() {
-        caller.await?;
-    }
+    let (upstream, client) = (Upstream::new(limits, store), reqwest::Client::new());
+    let caller = || async {
+        loop {
+            let ping = async {
+                let failed = |error| CallFailed { error, blame: true, retry_after: None };
+                client.get(format!("{address}/ping")).send().await.map_err(failed)
+            };
+            // One that finds no slot in time tries again.
+            let _ = upstream.call(Duration::from_secs(5), ping).await;
+        }
+    };
+    tokio::join!(caller(), caller(), caller(), caller());
     Ok(())
 }
 
