@@ -4,6 +4,7 @@
 //! and which it can close and open again. [`stamp!`] makes one `#[tokio::test]` of each for an
 //! engine. Nothing here waits by sleeping: time is moved, or a condition is awaited.
 
+pub mod access;
 pub mod cache;
 pub mod commit;
 pub mod event;

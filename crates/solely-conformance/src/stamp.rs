@@ -6,6 +6,17 @@ macro_rules! stamp {
     ($engine:ty) => {
         $crate::stamp_module!(
             $engine,
+            access,
+            [
+                a_key_is_its_callers,
+                a_revoked_key_is_nobodys,
+                keys_survive_a_restart,
+                a_ticket_is_used_once,
+                a_ticket_ends_by_time,
+            ]
+        );
+        $crate::stamp_module!(
+            $engine,
             cache,
             [
                 an_entry_has_three_ages,

@@ -8,6 +8,7 @@
 //! | [`event`] | timeline, audit and outbox in one table | written with what it tells of |
 //! | [`upstream`] | timeout, concurrency, shared rate, breaker, pause | local but for rate and pause |
 //! | [`liveness`] | which processes are alive | the store's clock |
+//! | [`access`] | keys, scopes, user tokens, tickets | the key's row |
 //! | [`companion`] | copies, hints and wake-ups beside the store | nothing in it does |
 //! | [`commit`] | claim → effect → settle as one value, one transaction | the engine |
 //!
@@ -16,6 +17,7 @@
 //! ([`commit::Commit`]), never callbacks, which is how an effect and the completion of the
 //! job that caused it share a transaction without core knowing what a transaction is.
 
+pub mod access;
 pub mod bus;
 pub mod cache;
 pub mod check;

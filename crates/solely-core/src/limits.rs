@@ -55,6 +55,15 @@ pub const PRUNE_BATCH: u32 = 500;
 /// The longest that an upstream's `Retry-After` is honoured.
 pub const UPSTREAM_PAUSE_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 
+/// How long a key is believed to be what it was: a revoked one stops within this time.
+pub const KEY_TRUST: Duration = Duration::from_secs(3);
+/// Keys that a process remembers.
+pub const KEYS_KNOWN_MAX: usize = 10_000;
+/// How long a ticket can be used.
+pub const TICKET_TTL: Duration = Duration::from_secs(60);
+/// Bytes of a key's name.
+pub const KEY_NAME_BYTES_MAX: usize = 128;
+
 /// A copy of an entry in memory is trusted for at most this long after it was known to be true.
 pub const MEMORY_TRUST: Duration = Duration::from_secs(30);
 /// Copies in a companion are trusted for at most this long after they were known to be true.

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
+use crate::access::AccessStore;
 use crate::bus::Bus;
 use crate::cache::CacheStore;
 use crate::check::CheckStore;
@@ -54,7 +55,15 @@ impl Pruned {
 /// One engine, whole.
 #[async_trait]
 pub trait Store:
-    JobStore + QueueStore + LeaseStore + CacheStore + EventStore + UpstreamStore + LivenessStore + CheckStore
+    JobStore
+    + QueueStore
+    + LeaseStore
+    + CacheStore
+    + EventStore
+    + UpstreamStore
+    + LivenessStore
+    + CheckStore
+    + AccessStore
 {
     /// The engine's name: `sqlite`, `postgres`.
     fn kind(&self) -> &'static str;

@@ -8,6 +8,7 @@
 //!
 //! Files are named after the nouns of `solely-core`, as those of the embedded engine are.
 
+mod access;
 mod batch;
 mod bus;
 mod cache;

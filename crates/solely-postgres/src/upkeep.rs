@@ -78,6 +78,12 @@ async fn prune(tx: &Tx<'_>, retention: Retention) -> Result<Pruned, Error> {
             now_ms,
         ),
         (
+            "DELETE FROM tickets WHERE hash IN
+                (SELECT hash FROM tickets WHERE expires_at <= $1
+                  ORDER BY expires_at LIMIT $2 FOR UPDATE SKIP LOCKED)",
+            now_ms,
+        ),
+        (
             "DELETE FROM entries WHERE (space, key) IN
                 (SELECT space, key FROM entries WHERE keep_until <= $1
                   ORDER BY keep_until LIMIT $2 FOR UPDATE SKIP LOCKED)",

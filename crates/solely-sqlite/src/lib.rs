@@ -8,6 +8,7 @@
 //!
 //! Files are named after the nouns of `solely-core`; each holds the SQL of its noun.
 
+mod access;
 mod cache;
 mod check;
 mod commit;
