@@ -8,7 +8,7 @@ use std::path::Path;
 use figment::providers::{Env, Format as _, Serialized, Toml};
 use figment::value::{Dict, Map, Value};
 use figment::{Figment, Metadata, Profile, Provider};
-use solely_core::config::Config;
+use solely_core::config::{AuthMode, Config};
 
 use crate::commands::Failed;
 
@@ -64,10 +64,20 @@ fn figment(file: Option<&Path>, flags: Flags) -> Result<Figment, Failed> {
 
 /// What figment cannot know.
 fn check(config: &Config) -> Result<(), Failed> {
-    if !config.server.listen.ip().is_loopback() {
+    if !config.server.listen.ip().is_loopback() && config.auth.mode == AuthMode::None {
         return Err(Failed::Config(format!(
-            "`server.listen` is {}, but without access control only a loopback address is served",
+            "`server.listen` is {}, but without access control (`auth.mode = \"keys\"`) only a loopback \
+             address is served",
             config.server.listen
+        )));
+    }
+    let secret = &config.auth.jwt_secret;
+    if !secret.is_empty() && secret.len() < JWT_SECRET_BYTES_MIN {
+        return Err(Failed::Config(format!("`auth.jwt_secret` has at least {JWT_SECRET_BYTES_MIN} bytes")));
+    }
+    if let Some(origin) = config.server.cors_origins.iter().find(|origin| !is_origin(origin)) {
+        return Err(Failed::Config(format!(
+            "`server.cors_origins`: `{origin}` is no origin such as https://example.org"
         )));
     }
     if let Some(problem) = crate::store::problem(&config.store.url) {
@@ -83,6 +93,17 @@ fn check(config: &Config) -> Result<(), Failed> {
         return Err(Failed::Config("`server.max_body` is at least 1B".to_owned()));
     }
     Ok(())
+}
+
+/// A shorter one could be found by trying.
+const JWT_SECRET_BYTES_MIN: usize = 16;
+
+/// A scheme, a host and perhaps a port, and nothing behind them.
+fn is_origin(text: &str) -> bool {
+    let rest = text.strip_prefix("http://").or_else(|| text.strip_prefix("https://"));
+    rest.is_some_and(|rest| {
+        !rest.is_empty() && !rest.contains(['/', '?', '#', '@', ' ', '*']) && rest.is_ascii()
+    })
 }
 
 /// One value under one key.
@@ -182,8 +203,11 @@ impl Loaded {
                 _ if metadata.name.starts_with('`') => format!("environment {}", env_name(&key)),
                 _ => origin(metadata),
             });
-            let value =
-                if key == "store.url" || key == "redis.url" { without_password(value) } else { value };
+            let value = match key.as_str() {
+                "store.url" | "redis.url" => without_password(value),
+                "auth.jwt_secret" if value != "" => "***".into(),
+                _ => value,
+            };
             Setting { key, value, origin: found.unwrap_or_else(|| "default".to_owned()) }
         };
         flat(&self.config).into_iter().map(setting).collect()

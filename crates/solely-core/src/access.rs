@@ -15,6 +15,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use hmac::{Hmac, KeyInit as _, Mac as _};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use sha2::{Digest as _, Sha256};
 use subtle::ConstantTimeEq as _;
@@ -247,6 +248,53 @@ pub fn new_ticket(caller: Caller) -> (String, NewTicket) {
     (secret, ticket)
 }
 
+/// Tokens of users: JWTs signed with HS256 by whoever knows the secret.
+#[derive(Clone)]
+pub struct UserTokens {
+    secret: Arc<str>,
+}
+
+#[derive(Deserialize)]
+struct TokenHeader {
+    alg: String,
+}
+
+#[derive(Deserialize)]
+struct Claims {
+    sub: String,
+    exp: f64,
+    nbf: Option<f64>,
+}
+
+impl UserTokens {
+    /// Tokens of this secret.
+    pub fn new(secret: &str) -> Self {
+        Self { secret: secret.into() }
+    }
+
+    /// Whose token this is at an instant; none if it is nobody's, not yet or not any more. A token
+    /// without an end is nobody's.
+    pub fn caller(&self, token: &str, now: Timestamp) -> Option<Caller> {
+        let (signed, signature) = token.rsplit_once('.')?;
+        let (header, claims) = signed.split_once('.')?;
+        let part = |text: &str| data_encoding::BASE64URL_NOPAD.decode(text.as_bytes()).ok();
+        let header: TokenHeader = serde_json::from_slice(&part(header)?).ok()?;
+        if header.alg != "HS256" {
+            return None;
+        }
+        let mut mac = Hmac::<Sha256>::new_from_slice(self.secret.as_bytes()).ok()?;
+        mac.update(signed.as_bytes());
+        // In constant time.
+        mac.verify_slice(&part(signature)?).ok()?;
+        let claims: Claims = serde_json::from_slice(&part(claims)?).ok()?;
+        #[expect(clippy::cast_precision_loss, reason = "seconds of this age have room in it")]
+        let now = now.as_millis() as f64 / 1_000.0;
+        let live = now < claims.exp && claims.nbf.is_none_or(|from| from <= now);
+        let named = !claims.sub.is_empty() && claims.sub.len() <= limits::KEY_BYTES_MAX;
+        (live && named).then_some(Caller::User { user_id: claims.sub })
+    }
+}
+
 /// What every key begins with.
 pub const KEY_PREFIX: &str = "solely_";
 
@@ -312,7 +360,9 @@ mod tests {
 
     #[test]
     fn scopes_are_read_written_and_compared() {
-        for (text, shown) in [("reserve:read", "reserve:read"), ("feed:write", "feed:write"), ("admin", "admin:write")] {
+        for (text, shown) in
+            [("reserve:read", "reserve:read"), ("feed:write", "feed:write"), ("admin", "admin:write")]
+        {
             assert_eq!(text.parse::<Scope>().expect(text).to_string(), shown);
         }
         for text in ["", "reserve:all", "everything", ":read", "admin:"] {
@@ -321,6 +371,44 @@ mod tests {
         let (read, write) = (Scope::read(Area::Feed), Scope::write(Area::Feed));
         assert!(write.covers(read) && write.covers(write) && read.covers(read));
         assert!(!read.covers(write) && !Scope::write(Area::Admin).covers(read));
+    }
+
+    fn token(header: &str, claims: &str, secret: &str) -> String {
+        let part = |text: &[u8]| data_encoding::BASE64URL_NOPAD.encode(text);
+        let signed = format!("{}.{}", part(header.as_bytes()), part(claims.as_bytes()));
+        let mut mac = Hmac::<Sha256>::new_from_slice(secret.as_bytes()).expect("any length");
+        mac.update(signed.as_bytes());
+        format!("{signed}.{}", part(&mac.finalize().into_bytes()))
+    }
+
+    #[test]
+    fn a_user_token_is_signed_named_and_live() {
+        let (tokens, now) = (UserTokens::new("secret"), Timestamp::from_millis(1_000_000));
+        let alg = r#"{"alg":"HS256","typ":"JWT"}"#;
+        let user =
+            |header: &str, claims: &str, secret: &str| tokens.caller(&token(header, claims, secret), now);
+        let u1 = Some(Caller::User { user_id: "u1".to_owned() });
+        assert_eq!(user(alg, r#"{"sub":"u1","exp":1001}"#, "secret"), u1);
+        assert_eq!(user(alg, r#"{"sub":"u1","exp":1000.5,"nbf":999}"#, "secret"), u1);
+        for (header, claims, secret) in [
+            (alg, r#"{"sub":"u1","exp":1001}"#, "other"),
+            (alg, r#"{"sub":"u1","exp":1000}"#, "secret"),
+            (alg, r#"{"sub":"u1","exp":1001,"nbf":1001}"#, "secret"),
+            (alg, r#"{"sub":"u1"}"#, "secret"),
+            (alg, r#"{"sub":"","exp":1001}"#, "secret"),
+            (alg, r#"{"exp":1001}"#, "secret"),
+            (alg, "nonsense", "secret"),
+            (r#"{"alg":"none"}"#, r#"{"sub":"u1","exp":1001}"#, "secret"),
+            (r#"{"alg":"HS512"}"#, r#"{"sub":"u1","exp":1001}"#, "secret"),
+        ] {
+            assert_eq!(user(header, claims, secret), None, "{header} {claims} {secret}");
+        }
+        let good = token(alg, r#"{"sub":"u1","exp":1001}"#, "secret");
+        for text in
+            ["", "..", "a.b.c", &good[..good.len() - 2], &good.replacen('.', "", 1), &format!("{good}.")]
+        {
+            assert_eq!(tokens.caller(text, now), None, "{text}");
+        }
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //! are known to follow the store, its hints may refuse early and never allow, its wake-ups only
 //! save waiting. Whatever goes wrong with it is a miss, not an error: none of these methods fail.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -32,7 +33,7 @@ pub trait Form: Send + Sync {
     fn read(&self, key: &EntryKey, text: &str, now: Timestamp) -> Option<Entry>;
 }
 
-/// The form of every space that has none of its own: `entry:SPACE:KEY`, with all fields.
+/// The form of every space that has none of its own: `entry:LENGTH:SPACE:KEY`, with all fields.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct PlainForm;
 
@@ -53,7 +54,8 @@ impl Form for PlainForm {
     }
 
     fn name(&self, key: &EntryKey) -> String {
-        format!("entry:{}:{}", key.space, key.key)
+        // With its length, so that no other space and key have this name.
+        format!("entry:{}:{}:{}", key.space.len(), key.space, key.key)
     }
 
     fn names(&self) -> String {
@@ -137,8 +139,9 @@ pub struct CopiesRead {
 /// One visit to a companion: what is read from the store after it may be copied back.
 #[derive(Clone, Debug, Default)]
 pub struct Visit {
-    /// Which connection it was, by place of the key; none where nothing may be added.
-    pub connections: Vec<Option<u64>>,
+    /// Which connection it was and how far its copies followed, by place of the key; none where
+    /// nothing may be added.
+    pub places: Vec<Option<(u64, Arc<str>)>>,
 }
 
 /// Copies of entries.
@@ -159,8 +162,9 @@ pub trait Copies: Send + Sync {
     /// none, and only soon. Each comes with its place in that visit.
     async fn back_fill(&self, visit: Visit, entries: Vec<(usize, Entry)>, read_at: Instant);
 
-    /// Replaces older copies, and marks what was forgotten.
-    async fn replace(&self, changes: Vec<Change>);
+    /// Replaces older copies by what was read from the store at an instant, and marks what was
+    /// forgotten.
+    async fn replace(&self, changes: Vec<Change>, read_at: Instant);
 }
 
 /// Hints: leases that save work and decide nothing.

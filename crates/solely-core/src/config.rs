@@ -22,6 +22,8 @@ pub struct Config {
     pub store: StoreConfig,
     /// Copies, hints and wake-ups beside the store.
     pub redis: RedisConfig,
+    /// Who may do what.
+    pub auth: AuthConfig,
     /// How long finished things are kept.
     pub retention: RetentionConfig,
 }
@@ -30,12 +32,14 @@ pub struct Config {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ServerConfig {
-    /// The address to listen on; only loopback ones while there is no access control.
+    /// The address to listen on; one that is not loopback needs access control.
     pub listen: SocketAddr,
     /// The largest body of a request.
     pub max_body: Bytes,
     /// How long requests and jobs may go on once the server is told to stop.
     pub shutdown_grace: Span,
+    /// Other origins that browsers may call and connect from.
+    pub cors_origins: Vec<String>,
 }
 
 impl Default for ServerConfig {
@@ -44,6 +48,7 @@ impl Default for ServerConfig {
             listen: SocketAddr::from(([127, 0, 0, 1], 7420)),
             max_body: Bytes(1024 * 1024),
             shutdown_grace: Span(Duration::from_secs(30)),
+            cors_origins: Vec::new(),
         }
     }
 }
@@ -71,6 +76,27 @@ impl Default for StoreConfig {
             statement_timeout: Span(Duration::from_secs(30)),
         }
     }
+}
+
+/// Who may do what.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct AuthConfig {
+    /// Whether callers need a key.
+    pub mode: AuthMode,
+    /// The secret of user tokens (HS256); empty: there are none.
+    pub jwt_secret: String,
+}
+
+/// Whether callers need a key.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum AuthMode {
+    /// No: whoever reaches the server may do everything.
+    #[default]
+    None,
+    /// Yes.
+    Keys,
 }
 
 /// Copies, hints and wake-ups beside the store. Nothing in it decides.

@@ -39,6 +39,7 @@ use crate::json::Json;
 use crate::limits;
 
 /// The state of a job.
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum JobState {

@@ -57,11 +57,13 @@ pub struct LeaseRequest {
 }
 
 /// A lease that was taken.
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Lease {
     /// Proves ownership.
     #[serde(rename = "leaseId")]
+    #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub id: LeaseId,
     /// What it covers.
     pub keys: Vec<String>,
@@ -70,6 +72,7 @@ pub struct Lease {
     /// Greater than that of any earlier lease on any of the keys.
     pub fence: u64,
     /// When it ends, unless it is renewed.
+    #[cfg_attr(feature = "openapi", schema(value_type = String, format = DateTime))]
     pub expires_at: Timestamp,
 }
 
@@ -107,6 +110,7 @@ pub enum LeaseRenewed {
 }
 
 /// One key that is held, as a listing shows it.
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct HeldKey {
@@ -117,6 +121,7 @@ pub struct HeldKey {
     /// The lease's fence.
     pub fence: u64,
     /// Until when.
+    #[cfg_attr(feature = "openapi", schema(value_type = String, format = DateTime))]
     pub expires_at: Timestamp,
 }
 

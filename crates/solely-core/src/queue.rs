@@ -35,6 +35,7 @@ pub struct JobFilter {
 }
 
 /// A queue with its counts.
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Queue {
@@ -49,6 +50,7 @@ pub struct Queue {
     /// How long the oldest due job has been due.
     pub oldest_age_ms: u64,
     /// Nothing is claimed before this.
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<String>, format = DateTime))]
     pub paused_until: Option<Timestamp>,
 }
 
@@ -128,7 +130,12 @@ impl Jobs {
         let next = |commit: &Commit| commit.next_jobs.iter().map(|job| job.queue.clone()).collect();
         let next: Vec<(Vec<String>, Vec<EntryKey>)> =
             commits.iter().map(|commit| (next(commit), written(commit))).collect();
-        let outcomes = self.store.settle(commits).await?;
+        let outcomes = self.store.settle(commits).await;
+        if matches!(outcomes, Err(StoreError::Unknown(_))) {
+            // It may have happened.
+            self.bus.changed_here(&next.iter().flat_map(|(_, entries)| entries.clone()).collect::<Vec<_>>());
+        }
+        let outcomes = outcomes?;
         for ((queues, entries), outcome) in next.iter().zip(&outcomes) {
             if matches!(outcome, Ok(Settled::Applied) | Err(StoreError::Unknown(_))) && !entries.is_empty() {
                 self.bus.changed_here(entries);

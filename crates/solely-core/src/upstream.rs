@@ -53,10 +53,10 @@ impl Rate {
         Duration::from_micros((even_us + even_us / 16).max(1))
     }
 
-    /// How late a slot may be used: half of what the spacing leaves before a late call and those
-    /// after it would be one too many in any window.
+    /// How late a slot may be used: two thirds of what the spacing leaves before a late call and
+    /// those after it would be one too many in any window. The rest is for their way.
     pub fn lateness(self) -> Duration {
-        Duration::from_micros(u64::from(self.per_ms) * 1_000 / 32)
+        Duration::from_micros(u64::from(self.per_ms) * 1_000 / 24)
     }
 }
 
@@ -129,6 +129,7 @@ pub trait UpstreamStore: Send + Sync {
 }
 
 /// What kind of thing an upstream is.
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum UpstreamKind {
@@ -199,6 +200,7 @@ pub enum CallError<E> {
 }
 
 /// An upstream as `GET /v1/upstreams` shows it.
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct UpstreamStatus {
@@ -209,12 +211,14 @@ pub struct UpstreamStatus {
     /// Whether it can be called.
     pub state: UpstreamState,
     /// Until when it asked to be left alone.
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<String>, format = DateTime))]
     pub paused_until: Option<Timestamp>,
     /// Calls of this process under way.
     pub in_flight: usize,
     /// How many there may be.
     pub concurrency: usize,
     /// Its shared rate.
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
     pub rate: Option<Rate>,
     /// Calls since this process started.
     pub calls: u64,
@@ -223,6 +227,7 @@ pub struct UpstreamStatus {
 }
 
 /// Whether an upstream can be called.
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum UpstreamState {
@@ -312,10 +317,12 @@ impl Upstream {
                 Admission::Go { after } => after,
             };
             let Some(rate) = self.limits.rate else { return Ok(()) };
-            // The store counted from somewhere between the question and its answer.
-            let turn = asked + asked.elapsed() / 2 + after;
-            tokio::time::sleep_until(turn).await;
-            if last || turn.elapsed() <= rate.lateness() {
+            // The store counted from somewhere between the question and its answer: from the answer
+            // on, nobody is early.
+            tokio::time::sleep(after).await;
+            let late = asked.elapsed().saturating_sub(after);
+            // Whoever has let three slots go by may take the fourth as it comes.
+            if last || late <= rate.lateness() {
                 return Ok(());
             }
         }

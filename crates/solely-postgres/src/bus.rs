@@ -7,6 +7,7 @@
 //! when it is connected again.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures::{StreamExt as _, stream};
@@ -53,14 +54,16 @@ impl Wire {
 
     /// Listens and tells until the connection ends.
     async fn serve(&self) -> Result<(), Error> {
+        // Notes that found no room.
+        let missed = Arc::new(AtomicBool::new(false));
         let (client, mut notes) = match &self.tls {
             Tls::Never => {
                 let (client, connection) = self.config.connect(NoTls).await?;
-                (client, driven(connection))
+                (client, driven(connection, missed.clone()))
             }
             Tls::With(tls) => {
                 let (client, connection) = self.config.connect(tls.clone()).await?;
-                (client, driven(connection))
+                (client, driven(connection, missed.clone()))
             }
         };
         client.batch_execute("LISTEN solely").await?;
@@ -72,7 +75,12 @@ impl Wire {
         loop {
             tokio::select! {
                 note = notes.recv() => match note {
-                    Some(note) => self.hear(&note),
+                    Some(note) => {
+                        self.hear(&note);
+                        if missed.swap(false, Ordering::Relaxed) && let Some(bus) = self.bus.upgrade() {
+                            bus.missed();
+                        }
+                    }
                     None => return Ok(()),
                 },
                 () = self.told.some() => {
@@ -109,7 +117,7 @@ impl Wire {
 }
 
 /// Drives a connection in a task of its own; its notifications.
-fn driven<T>(mut connection: Connection<Socket, T>) -> mpsc::Receiver<String>
+fn driven<T>(mut connection: Connection<Socket, T>, missed: Arc<AtomicBool>) -> mpsc::Receiver<String>
 where
     T: TlsStream + Unpin + Send + 'static,
 {
@@ -117,9 +125,10 @@ where
     tokio::spawn(async move {
         let mut messages = stream::poll_fn(move |context| connection.poll_message(context));
         while let Some(Ok(message)) = messages.next().await {
-            if let AsyncMessage::Notification(note) = message {
-                // One that finds no room is dropped: there is enough to be woken by.
-                let _ = notes.try_send(note.payload().to_owned());
+            if let AsyncMessage::Notification(note) = message
+                && notes.try_send(note.payload().to_owned()).is_err()
+            {
+                missed.store(true, Ordering::Relaxed);
             }
         }
     });

@@ -72,10 +72,12 @@ impl CacheStore for PostgresStore {
         let rows = self
             .read(
                 "SELECT id, $1 + floor(extract(epoch FROM statement_timestamp()) * 1000)::bigint,
-                        $1 + (SELECT floor(extract(epoch FROM min(xact_start)) * 1000)::bigint
-                                FROM pg_stat_activity
-                               WHERE datname = current_database() AND backend_xid IS NOT NULL)
-                   FROM store_identity",
+                        $1 + begun, hidden
+                   FROM store_identity,
+                        (SELECT floor(extract(epoch FROM min(xact_start)) * 1000)::bigint AS begun,
+                                coalesce(bool_or(xact_start IS NULL), false) AS hidden
+                           FROM pg_stat_activity
+                          WHERE datname = current_database() AND backend_xid IS NOT NULL) AS writing",
                 &[&offset_ms],
             )
             .await?;
@@ -84,6 +86,8 @@ impl CacheStore for PostgresStore {
         };
         let (store, now) = (clock.get(0), row::time(clock, 1));
         let begun = clock.get::<_, Option<i64>>(2).map_or(now, Timestamp::from_millis);
+        // Of another role's transaction it is seen that it writes, and not since when.
+        let begun = if clock.get(3) { Timestamp::from_millis(1) } else { begun };
         let complete_until = Timestamp::from_millis(now.min(begun).as_millis() - 1);
         // Without a key: after all keys of that instant.
         let at = after.at.as_millis();

@@ -1,22 +1,23 @@
 //! Copies of entries.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use futures::future::join_all;
 use redis::{FromRedisValue as _, Pipeline, Value};
-use solely_core::Timestamp;
 use solely_core::cache::{Change, Entry, EntryKey};
 use solely_core::clock::millis;
 use solely_core::companion::{Copied, Copies, CopiesRead, Hinted, Hints as _, Visit, Wanted};
-use solely_core::fault::Guard;
+use solely_core::fault::{Guard, Guards};
+use solely_core::{Timestamp, limits};
 use tokio::time::Instant;
 
-use crate::follow::is_of;
+use crate::follow::Mark;
 use crate::lease::hinted;
-use crate::node::{Connection, call};
+use crate::node::{Connection, Node, call};
 use crate::topology::Topology;
 use crate::{Redis, Shared};
 
@@ -93,8 +94,8 @@ impl Copies for Redis {
             return (read, hints);
         }
         let unknown = || {
-            let (copies, connections) = (vec![Copied::Missing; keys.len()], vec![None; keys.len()]);
-            let read = CopiesRead { copies, visit: Visit { connections } };
+            let (copies, places) = (vec![Copied::Missing; keys.len()], vec![None; keys.len()]);
+            let read = CopiesRead { copies, visit: Visit { places } };
             (read, vec![Some(Hinted::Unknown); keys.len()])
         };
         let Some(node) = topology.nodes.first() else { return unknown() };
@@ -133,18 +134,22 @@ impl Copies for Redis {
         let names: Vec<String> = entries.iter().map(|(_, entry)| form(entry).name(&entry.key)).collect();
         let writes = by_node(&topology, &names).into_iter().map(|(place, members)| {
             let (node, names, entries, visit) = (topology.nodes[place].clone(), &names, &entries, &visit);
+            let cluster = topology.is_cluster();
             async move {
-                let connection = node.connection()?;
+                let connection = node.connection().filter(|_| node.is_ours())?;
                 let mut commands = Pipeline::new();
                 for member in members {
                     let (place, entry) = &entries[member];
-                    // Only where it was missing, and only if that is still the same server.
-                    if visit.connections.get(*place).copied().flatten() == Some(connection.id) {
-                        call(&mut commands, &shared.scripts.back_fill, &[&names[member]])
+                    let Some((visited, mark)) = visit.places.get(*place).cloned().flatten() else { continue };
+                    // Only if that is still the same server, and the copies follow no further.
+                    if visited == connection.id {
+                        let keys = shared.with_mark(&names[member], &node, cluster);
+                        call(&mut commands, &shared.scripts.back_fill, &keys)
                             .arg(form(entry).write(entry))
                             .arg(millis(entry.stale_until.since(entry.as_of)).max(1))
                             .arg(connection.now_ms().saturating_add(millis(left)))
-                            .arg(u8::from(shared.guards.hold(Guard::BackFillIfAbsent)));
+                            .arg(u8::from(shared.guards.hold(Guard::BackFillIfAbsent)))
+                            .arg(&*mark);
                     }
                 }
                 if !commands.is_empty() {
@@ -156,17 +161,17 @@ impl Copies for Redis {
         join_all(writes).await;
     }
 
-    async fn replace(&self, changes: Vec<Change>) {
+    async fn replace(&self, changes: Vec<Change>, read_at: Instant) {
         let shared = &self.shared;
         let topology = shared.topology();
         let name = |change: &Change| shared.form(&change.key.space).name(&change.key);
         let names: Vec<String> = changes.iter().map(name).collect();
         let writes = by_node(&topology, &names).into_iter().map(|(place, members)| {
-            let (node, changes) = (topology.nodes[place].clone(), &changes);
+            let (node, changes, cluster) = (topology.nodes[place].clone(), &changes, topology.is_cluster());
             async move {
-                let connection = node.connection()?;
+                let connection = node.connection().filter(|_| node.is_ours())?;
                 let here: Vec<Change> = members.into_iter().map(|member| changes[member].clone()).collect();
-                let commands = replacements(shared, &connection, &here);
+                let commands = replacements(shared, &node, &connection, cluster, &here, read_at)?;
                 shared.ask_once(&node, &connection, &commands).await.ok()
             }
         });
@@ -174,43 +179,66 @@ impl Copies for Redis {
     }
 }
 
-/// Commands that replace the copies of what has changed.
-pub(crate) fn replacements(shared: &Shared, connection: &Connection, changes: &[Change]) -> Pipeline {
+/// Commands that replace the copies of what has changed, as it was read from the store at an instant;
+/// none if that is too long ago.
+pub(crate) fn replacements(
+    shared: &Shared,
+    node: &Node,
+    connection: &Connection,
+    cluster: bool,
+    changes: &[Change],
+    read_at: Instant,
+) -> Option<Pipeline> {
+    let store = shared.heard()?.store;
+    let left = Some(REPLACE_WITHIN.saturating_sub(read_at.elapsed())).filter(|left| !left.is_zero())?;
+    let deadline = connection.now_ms().saturating_add(millis(left));
     let mut commands = Pipeline::new();
-    let deadline = connection.now_ms().saturating_add(millis(REPLACE_WITHIN));
     for change in changes {
         let form = shared.form(&change.key.space);
-        let (text, life) = match &change.entry {
-            Some(entry) => (form.write(entry), millis(entry.stale_until.since(entry.as_of))),
-            None if shared.guards.hold(Guard::Tombstones) => {
+        let written =
+            change.entry.as_ref().map(|entry| (entry, millis(entry.stale_until.since(entry.as_of))));
+        let (text, life) = match written {
+            Some((entry, life)) if life > 0 => (form.write(entry), life),
+            _ if shared.guards.hold(Guard::Tombstones) => {
                 (format!(r#"{{"forgotten":true,"updatedAt":"{}"}}"#, change.updated_at), millis(TOMBSTONE))
             }
-            None => (String::new(), 0),
+            _ => (String::new(), 0),
         };
-        call(&mut commands, &shared.scripts.replace, &[&form.name(&change.key)])
+        let name = form.name(&change.key);
+        call(&mut commands, &shared.scripts.replace, &shared.with_mark(&name, node, cluster))
             .arg(text)
             .arg(change.updated_at.to_string())
             .arg(life)
             .arg(deadline)
-            .arg(u8::from(shared.guards.hold(Guard::CopiesCompared)));
+            .arg(u8::from(shared.guards.hold(Guard::CopiesCompared)))
+            .arg(&store)
+            .arg(change.updated_at.as_millis());
     }
-    commands
+    Some(commands)
 }
 
 impl Shared {
+    /// The keys of a step on one copy: with the mark, where a step can have both.
+    fn with_mark<'a>(&self, name: &'a str, node: &'a Node, cluster: bool) -> Vec<&'a str> {
+        // Twins of tests have one rule off, and nothing that would do its work.
+        if cluster || self.guards != Guards::all() { vec![name] } else { vec![name, &node.mark] }
+    }
+
     /// What the servers' answers mean.
     fn understand(&self, keys: &[EntryKey], said: impl Iterator<Item = Said>) -> CopiesRead {
         let mut read = CopiesRead {
             copies: vec![Copied::Missing; keys.len()],
-            visit: Visit { connections: vec![None; keys.len()] },
+            visit: Visit { places: vec![None; keys.len()] },
         };
         let Some(heard) = self.heard() else { return read };
         let now: Timestamp = heard.now.plus(heard.at.elapsed());
         for Said { connection, mark, texts } in said {
-            let mark = Option::<String>::from_redis_value(mark).ok().flatten();
-            let follows =
-                mark.is_some_and(|mark| is_of(&mark, &heard.store)) || !self.guards.hold(Guard::CopiesFollow);
-            let proven = connection.proven.load(Ordering::Relaxed);
+            let mark = Option::<String>::from_redis_value(mark).ok().flatten().unwrap_or_default();
+            // Its life is on Redis's clock; its time is on the store's.
+            let recent = Mark::read(&mark)
+                .is_some_and(|mark| mark.store == heard.store && now.since(mark.at) < limits::COPIES_TRUST);
+            let follows = recent || !self.guards.hold(Guard::CopiesFollow);
+            let (proven, mark) = (connection.proven.load(Ordering::Relaxed), Arc::<str>::from(mark));
             for (place, text) in texts {
                 let (key, text) = (&keys[place], Option::<String>::from_redis_value(text).ok().flatten());
                 let entry = text.and_then(|text| self.form(&key.space).read(key, &text, now));
@@ -219,7 +247,7 @@ impl Shared {
                     Some(entry) if proven => Copied::Doubtful(entry),
                     _ => Copied::Missing,
                 };
-                read.visit.connections[place] = follows.then_some(connection.id);
+                read.visit.places[place] = follows.then(|| (connection.id, mark.clone()));
             }
         }
         read
@@ -228,7 +256,7 @@ impl Shared {
 
 /// What was read from the store is copied within this time, on Redis's clock.
 const BACK_FILL_WITHIN: Duration = Duration::from_secs(1);
-/// A change is copied within this time by whoever made it.
+/// A change is copied within this time of its being read from the store, on Redis's clock.
 const REPLACE_WITHIN: Duration = Duration::from_secs(5);
 /// How long a mark of what was forgotten stays: longer than any write may be on its way.
 const TOMBSTONE: Duration = Duration::from_secs(30);

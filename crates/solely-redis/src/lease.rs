@@ -19,6 +19,9 @@ impl Redis {
     async fn on_hints(&self, script: &Script, keys: &[String], owner: &str, ttl: Duration) -> Option<Value> {
         let topology = self.shared.topology();
         let node = topology.nodes.get(topology.place_of_all(keys.iter().map(String::as_str))?)?;
+        if !node.is_ours() {
+            return None;
+        }
         let mut ask = Pipeline::new();
         let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
         call(&mut ask, script, &keys).arg(owner).arg(millis(ttl));
@@ -52,6 +55,8 @@ pub(crate) fn hinted(answer: &Value, asker: &str) -> Hinted {
         let (owner, fence) = held.rsplit_once(' ').unwrap_or((&held, ""));
         return match fence.parse() {
             Ok(fence) if owner == asker => Hinted::Taken { fence },
+            // One without an end is nobody's: a hint has one.
+            _ if left < 0 => Hinted::Unknown,
             _ => {
                 let ends_in = Duration::from_millis(u64::try_from(left).unwrap_or(0));
                 Hinted::Held { owner: owner.to_owned(), ends_in }
@@ -78,6 +83,7 @@ mod tests {
         let ends_in = Duration::from_millis(900);
         assert_eq!(hinted(&held, "other"), Hinted::Held { owner: "a b".to_owned(), ends_in });
         assert_eq!(hinted(&held, "a b"), Hinted::Taken { fence: 17 });
+        assert_eq!(hinted(&Value::Array(vec![text("a b 17"), Value::Int(-1)]), "other"), Hinted::Unknown);
         assert_eq!(hinted(&Value::Array(vec![text("18")]), "a"), Hinted::Taken { fence: 18 });
         assert_eq!(hinted(&Value::Nil, "a"), Hinted::Unknown);
     }

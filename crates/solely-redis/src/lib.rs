@@ -264,6 +264,9 @@ impl Shared {
         self.round_trips.fetch_add(1, Ordering::Relaxed);
         let answer = connection.ask(commands, self.patience.command).await;
         self.judge(node, connection, &answer);
+        if answer.is_err() {
+            self.trouble.notify_one();
+        }
         answer
     }
 
@@ -279,7 +282,6 @@ impl Shared {
         if !moved && node.disconnect(connection.id) {
             tracing::warn!(server = node.address, why, "Redis is left alone for a moment; the store goes on");
         }
-        self.trouble.notify_one();
     }
 
     fn form(&self, space: &str) -> &dyn Form {

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Client, Pipeline, RedisError, Value};
+use solely_core::Timestamp;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -154,13 +155,48 @@ pub(crate) struct Node {
     connection: watch::Sender<Option<Connection>>,
     /// Its copies can be trusted, as far as was last seen.
     pub(crate) trusted: AtomicBool,
+    /// It is known not to hold copies of another store.
+    ours: AtomicBool,
+    /// The dropping of copies that is under way.
+    pub(crate) cleaning: Mutex<Option<Cleaning>>,
+}
+
+/// Where the dropping of copies stands.
+#[derive(Clone)]
+pub(crate) struct Cleaning {
+    /// On which connection.
+    pub(crate) connection: u64,
+    /// Up to when the list of changes was complete when it began.
+    pub(crate) since: Timestamp,
+    /// Which form it is at.
+    pub(crate) form: usize,
+    pub(crate) cursor: String,
 }
 
 impl Node {
     pub(crate) fn new(server: Server, mark: String) -> Arc<Self> {
         let (connection, _) = watch::channel(None);
         let address = server.address();
-        Arc::new(Self { server, address, mark, connection, trusted: AtomicBool::new(false) })
+        Arc::new(Self {
+            server,
+            address,
+            mark,
+            connection,
+            trusted: AtomicBool::new(false),
+            ours: AtomicBool::new(false),
+            cleaning: Mutex::default(),
+        })
+    }
+
+    pub(crate) fn is_ours(&self) -> bool {
+        self.ours.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_ours(&self, ours: bool) {
+        self.ours.store(ours, Ordering::Relaxed);
+        if !ours {
+            self.trusted.store(false, Ordering::Relaxed);
+        }
     }
 
     /// The connection, if there is one.

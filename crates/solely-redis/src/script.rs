@@ -11,11 +11,13 @@ pub(crate) struct Script {
 
 /// The scripts, by what they do.
 pub(crate) struct Scripts {
-    /// Replaces an older copy. Keys: the copy. Arguments: text, time of change, life in
-    /// milliseconds (none: it is deleted), deadline, whether times are compared.
+    /// Replaces an older copy. Keys: the copy, and the mark where it can be looked at in the same
+    /// step. Arguments: text, time of change, life in milliseconds (none: it is deleted), deadline,
+    /// whether times are compared, the store, the time of change in milliseconds.
     pub(crate) replace: Script,
-    /// Adds a copy. Keys: the copy. Arguments: text, life in milliseconds, deadline, whether only
-    /// where there is none.
+    /// Adds a copy. Keys: the copy, and the mark where it can be looked at in the same step.
+    /// Arguments: text, life in milliseconds, deadline, whether only where there is none, the mark as
+    /// it was when the copy was missing.
     pub(crate) back_fill: Script,
     /// Moves the mark of what the copies follow. Keys: the mark. Arguments: the mark before, the
     /// new one, its life in milliseconds, deadline.
@@ -44,7 +46,7 @@ local function fence()
   return string.format('%.0f', time[1] * 1000000 + time[2])
 end
 local function mine(value, owner)
-  return string.sub(value, 1, #owner + 1) == owner .. ' '
+  return string.match(value, '^(.*) %d+$') == owner
 end
 ";
 
@@ -58,7 +60,18 @@ impl Scripts {
             replace: with(
                 LATE,
                 "if late(ARGV[4]) then return -1 end
-                 local old = redis.call('GET', KEYS[1])
+                 local old = redis.pcall('GET', KEYS[1])
+                 if type(old) == 'table' and old.err then
+                   redis.call('DEL', KEYS[1])
+                   old = false
+                 end
+                 local mark = KEYS[2] and redis.call('GET', KEYS[2])
+                 if mark and ARGV[5] == '1' then
+                   local store, at = string.match(mark, '^(.*) (%d+)$')
+                   if store ~= ARGV[6] then return -2 end
+                   -- What the copies follow already and is not there any more has been replaced.
+                   if not old and tonumber(at) >= tonumber(ARGV[7]) then return 0 end
+                 end
                  if old and ARGV[5] == '1' then
                    local fine, was = pcall(cjson.decode, old)
                    if fine and type(was) == 'table' and type(was.updatedAt) == 'string'
@@ -71,6 +84,7 @@ impl Scripts {
             back_fill: with(
                 LATE,
                 "if late(ARGV[3]) then return -1 end
+                 if KEYS[2] and redis.call('GET', KEYS[2]) ~= ARGV[5] then return 0 end
                  if ARGV[4] == '1' then redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2])
                  else redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2]) end
                  return 1",
@@ -121,7 +135,8 @@ impl Scripts {
                  for n = 1, count do
                    local copy = redis.call('GET', KEYS[1 + n])
                    local hint = false
-                   if not copy or not answer[1] then
+                   local forgotten = copy and string.find(copy, '{\"forgotten\"', 1, true) == 1
+                   if not copy or forgotten or not answer[1] then
                      local lock = KEYS[1 + count + n]
                      local held = redis.call('GET', lock)
                      if held then hint = {held, redis.call('PTTL', lock)}

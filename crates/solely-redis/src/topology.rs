@@ -1,5 +1,6 @@
 //! Which server has a key.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use redis::{FromRedisValue as _, Pipeline, Value};
@@ -50,10 +51,13 @@ fn slot(key: &str) -> u16 {
     crc16::State::<crc16::XMODEM>::calculate(hashed.as_bytes()) % SLOTS
 }
 
-/// A name for the mark of a node that has this slot.
-fn mark_in(wanted: u16) -> String {
+/// A name for the mark of a node that has this slot, and these ranges in all: with others its copies
+/// are others, and there is no mark of how far they follow.
+fn mark_in(wanted: u16, ranges: &[(u16, u16)]) -> String {
+    let ranges: Vec<String> = ranges.iter().map(|(first, last)| format!("{first}-{last}")).collect();
+    let ranges = crc16::State::<crc16::XMODEM>::calculate(ranges.join(",").as_bytes());
     (0..u32::MAX)
-        .map(|n| format!("{MARK}:{{{n}}}"))
+        .map(|n| format!("{MARK}:{{{n}}}:{ranges:04x}"))
         .find(|name| slot(name) == wanted)
         .unwrap_or_else(|| MARK.to_owned())
 }
@@ -149,7 +153,7 @@ async fn cluster(
 
 fn topology_of(answers: &[Value], asked: &Server, known: &Topology) -> Option<Topology> {
     let Value::Array(ranges) = answers.first()? else { return None };
-    let mut topology = Topology::default();
+    let mut by_address: BTreeMap<String, Vec<(u16, u16)>> = BTreeMap::new();
     for range in ranges {
         let Value::Array(parts) = range else { continue };
         let [first, last, Value::Array(master), ..] = parts.as_slice() else { continue };
@@ -161,30 +165,30 @@ fn topology_of(answers: &[Value], asked: &Server, known: &Topology) -> Option<To
         let own = asked.address();
         let host =
             if host.is_empty() { own.rsplit_once(':').map_or(own.as_str(), |(host, _)| host) } else { &host };
-        let address = format!("{host}:{port}");
-        let place = topology.nodes.iter().position(|node| node.address == address);
-        if place.is_none() {
-            topology.nodes.push(node_with(known, &address, (first, last), asked)?);
-        }
-        let place = place.unwrap_or(topology.nodes.len() - 1);
-        topology.ranges.push((first, last, place));
+        by_address.entry(format!("{host}:{port}")).or_default().push((first, last));
+    }
+    let mut topology = Topology::default();
+    for (address, mut ranges) in by_address {
+        ranges.sort_unstable();
+        let place = topology.nodes.len();
+        topology.ranges.extend(ranges.iter().map(|&(first, last)| (first, last, place)));
+        topology.nodes.push(node_with(known, &address, &ranges, asked)?);
     }
     (!topology.ranges.is_empty()).then_some(topology)
 }
 
-/// The node at an address that has these slots: one that is known, if its mark is among them.
-fn node_with(
-    known: &Topology,
-    address: &str,
-    (first, last): (u16, u16),
-    asked: &Server,
-) -> Option<Arc<Node>> {
-    let same = |node: &&Arc<Node>| node.address == address && (first..=last).contains(&slot(&node.mark));
-    if let Some(node) = known.nodes.iter().find(same) {
+/// The node at an address that has these slots: the one that is known, if it had the same.
+fn node_with(known: &Topology, address: &str, ranges: &[(u16, u16)], asked: &Server) -> Option<Arc<Node>> {
+    let had = |place: usize| {
+        let of_place = known.ranges.iter().filter(|range| range.2 == place);
+        of_place.map(|&(first, last, _)| (first, last)).eq(ranges.iter().copied())
+    };
+    let same = known.nodes.iter().enumerate().find(|(place, node)| node.address == address && had(*place));
+    if let Some((_, node)) = same {
         return Some(node.clone());
     }
     let server = asked.access.server(address).ok()?;
-    Some(Node::new(server, mark_in(first)))
+    Some(Node::new(server, mark_in(ranges.first()?.0, ranges)))
 }
 
 #[cfg(test)]
@@ -202,7 +206,8 @@ mod tests {
     #[test]
     fn every_slot_has_a_mark() {
         for wanted in [0, 1, 5_461, 10_923, SLOTS - 1] {
-            assert_eq!(slot(&mark_in(wanted)), wanted);
+            assert_eq!(slot(&mark_in(wanted, &[(wanted, SLOTS)])), wanted);
         }
+        assert_ne!(mark_in(0, &[(0, 100)]), mark_in(0, &[(0, 200)]));
     }
 }

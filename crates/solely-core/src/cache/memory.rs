@@ -32,12 +32,16 @@ struct Slot {
     trusted_until: Instant,
 }
 
-/// A change that was heard of.
+/// Changes that were heard of.
+#[derive(Clone, Copy)]
 struct Heard {
-    /// When it was heard of, at the latest.
-    at: Instant,
-    /// What is older than this is from before the change; unknown at first.
+    /// When the last one was heard of whose time is not known; what was asked of the store since is
+    /// from after it.
+    unknown: Option<Instant>,
+    /// What is older than this is from before a change.
     floor: Option<Timestamp>,
+    /// When the last of them was heard of.
+    at: Instant,
 }
 
 #[derive(Default)]
@@ -95,28 +99,54 @@ impl Memory {
 
     fn takes(&self, recent: &Recent, entry: &Entry, source: Source, asked: Instant) -> bool {
         let Some(heard) = recent.heard.get(&entry.key) else { return true };
-        if !self.guards.hold(Guard::Floors) {
+        // What was asked for longer ago would not be trusted anyway.
+        if heard.at.elapsed() > REMEMBERED || !self.guards.hold(Guard::Floors) {
             return true;
         }
-        let new_enough = heard.floor.is_some_and(|floor| entry.updated_at >= floor);
-        new_enough || (source == Source::Store && asked > heard.at)
+        let new_enough = heard.floor.is_none_or(|floor| entry.updated_at >= floor);
+        let since = heard.unknown.is_none_or(|at| source == Source::Store && asked > at);
+        new_enough && since
     }
 
-    /// Drops the copy of an entry that has changed, and whatever of it is older than `floor`.
+    /// Whether what was asked for at an instant may be answered: not if it is known to be from
+    /// before a change.
+    pub fn accepts(&self, entry: &Entry, source: Source, asked: Instant) -> bool {
+        self.takes(&self.recent(), entry, source, asked)
+    }
+
+    /// Drops the copy of an entry that has changed, and whatever of it is older than `floor`; without
+    /// one, whatever is not asked of the store from now on.
     pub fn changed(&self, key: &EntryKey, floor: Option<Timestamp>) {
-        let mut recent = self.recent();
         let now = Instant::now();
-        let newest = recent.heard.get(key).and_then(|heard| heard.floor).max(floor);
-        let current = self.slots.get(key).filter(|slot| Some(slot.entry.updated_at) >= newest);
-        if floor.is_none() || current.is_none() {
+        self.hear(key, floor, |heard| {
+            if floor.is_none() {
+                heard.unknown = Some(now);
+            }
+        });
+    }
+
+    /// The time of a change of this process is known: it was read from the store, asked for at an
+    /// instant.
+    pub fn learnt(&self, key: &EntryKey, floor: Timestamp, asked: Instant) {
+        self.hear(key, Some(floor), |heard| {
+            if heard.unknown.is_some_and(|at| asked > at) {
+                heard.unknown = None;
+            }
+        });
+    }
+
+    fn hear(&self, key: &EntryKey, floor: Option<Timestamp>, note: impl FnOnce(&mut Heard)) {
+        let (mut recent, now) = (self.recent(), Instant::now());
+        let before = recent.heard.get(key).copied();
+        let mut heard = before.unwrap_or(Heard { unknown: None, floor: None, at: now });
+        heard.at = now;
+        heard.floor = heard.floor.max(floor);
+        note(&mut heard);
+        let current = self.slots.get(key);
+        if current.is_some_and(|slot| !Self::survives(&slot, &heard)) {
             self.slots.invalidate(key);
         }
-        // Its time is that of the first word of it: what was read from the store since is new.
-        let at = match recent.heard.get(key) {
-            Some(heard) if floor.is_some() && heard.floor.is_none() => heard.at,
-            _ => now,
-        };
-        recent.heard.insert(key.clone(), Heard { at, floor: newest.filter(|_| floor.is_some()) });
+        recent.heard.insert(key.clone(), heard);
         if recent.heard.len() > limits::CHANGED_MAX {
             recent.heard.retain(|_, heard| now.saturating_duration_since(heard.at) < REMEMBERED);
             if recent.heard.len() > limits::CHANGED_MAX {
@@ -124,6 +154,12 @@ impl Memory {
                 self.flush_all(&mut recent, now);
             }
         }
+    }
+
+    /// Whether a copy is from after everything that was heard of.
+    fn survives(slot: &Slot, heard: &Heard) -> bool {
+        heard.floor.is_none_or(|floor| slot.entry.updated_at >= floor)
+            && heard.unknown.is_none_or(|at| slot.asked > at)
     }
 
     /// Changes may have been missed: drops everything.
@@ -249,8 +285,38 @@ mod tests {
         tokio::time::advance(MOMENT).await;
         assert!(!memory.put(&entry(9), Source::Copies, Instant::now()));
         assert!(memory.put(&entry(5), Source::Store, Instant::now()));
-        memory.changed(&key(), Some(Timestamp::from_millis(5)));
+        memory.learnt(&key(), Timestamp::from_millis(5), Instant::now());
         assert_eq!(trusted(&memory), Some(5), "what was read since is from after the change");
+        assert!(memory.put(&entry(6), Source::Copies, Instant::now()));
+    }
+
+    /// What was read before a second change says nothing of it; nor does another's note.
+    #[tokio::test(start_paused = true)]
+    async fn a_change_of_unknown_time_is_settled_only_by_a_read_after_it() {
+        let memory = Memory::new(Guards::all());
+        memory.changed(&key(), None);
+        tokio::time::advance(MOMENT).await;
+        let asked = Instant::now();
+        tokio::time::advance(MOMENT).await;
+        memory.changed(&key(), None);
+        memory.learnt(&key(), Timestamp::from_millis(1), asked);
+        memory.changed(&key(), Some(Timestamp::from_millis(2)));
+        assert!(!memory.put(&entry(3), Source::Copies, Instant::now()));
+        assert!(!memory.put(&entry(3), Source::Store, asked));
+        tokio::time::advance(MOMENT).await;
+        assert!(memory.put(&entry(3), Source::Store, Instant::now()));
+    }
+
+    /// A read that began after an own change, and ends after another's that is later.
+    #[tokio::test(start_paused = true)]
+    async fn a_read_between_two_changes_is_not_taken_in() {
+        let memory = Memory::new(Guards::all());
+        memory.changed(&key(), None);
+        tokio::time::advance(MOMENT).await;
+        let asked = Instant::now();
+        tokio::time::advance(MOMENT).await;
+        memory.changed(&key(), Some(Timestamp::from_millis(2)));
+        assert!(!memory.put(&entry(1), Source::Store, asked));
     }
 
     #[tokio::test(start_paused = true)]

@@ -164,7 +164,7 @@ impl Cache {
             entries: vec![None; keys.len()],
             hints: vec![None; keys.len()],
             doubtful: vec![None; keys.len()],
-            visit: Visit { connections: vec![None; keys.len()] },
+            visit: Visit { places: vec![None; keys.len()] },
         };
         for (place, key) in keys.iter().enumerate() {
             match inner.memory.get(key) {
@@ -189,14 +189,16 @@ impl Cache {
             let mut found = 0;
             for ((nth, &place), hinted) in missing.iter().enumerate().zip(hinted) {
                 copied.hints[place] = hinted;
-                copied.visit.connections[place] = read.visit.connections.get(nth).copied().flatten();
+                copied.visit.places[place] = read.visit.places.get(nth).cloned().flatten();
                 match &read.copies[nth] {
                     Copied::Entry(entry) if inner.memory.put(entry, Source::Copies, asked) => {
                         copied.entries[place] = Some(entry.clone());
                         found += 1;
                     }
-                    Copied::Doubtful(entry) => copied.doubtful[place] = Some(entry.clone()),
-                    Copied::Entry(_) | Copied::Missing => {}
+                    Copied::Doubtful(entry) if inner.memory.accepts(entry, Source::Copies, asked) => {
+                        copied.doubtful[place] = Some(entry.clone());
+                    }
+                    Copied::Entry(_) | Copied::Doubtful(_) | Copied::Missing => {}
                 }
             }
             inner.metrics.cache_read("redis", found);
@@ -212,7 +214,7 @@ impl Cache {
         let mut to_copy = Vec::new();
         for (place, entry) in found {
             let new = inner.memory.put(&entry, Source::Store, asked);
-            if new && copied.visit.connections[place].is_some() {
+            if new && copied.visit.places[place].is_some() {
                 to_copy.push((place, entry));
             }
         }
@@ -315,6 +317,14 @@ impl Inner {
             for (key, _) in &taken {
                 self.bus.tell(&Note::Changed { key: key.clone(), at: None });
             }
+            // That something was forgotten is known without the store.
+            let forgotten = taken
+                .iter()
+                .filter_map(|(key, at)| Some(Change { key: key.clone(), updated_at: (*at)?, entry: None }));
+            let forgotten: Vec<Change> = forgotten.collect();
+            if let (Some(companion), false) = (&self.companion, forgotten.is_empty()) {
+                companion.replace(forgotten, Instant::now()).await;
+            }
             self.put_back(taken);
             tokio::time::sleep(TROUBLE).await;
             self.some.notify_one();
@@ -337,11 +347,11 @@ impl Inner {
         let note = |change: &Change| Note::Changed { key: change.key.clone(), at: Some(change.updated_at) };
         let notes: Vec<Note> = changes.iter().map(note).collect();
         for change in &changes {
-            self.memory.changed(&change.key, Some(change.updated_at));
+            self.memory.learnt(&change.key, change.updated_at, asked);
         }
         if let Some(companion) = self.companion.clone() {
             // Others look there first, so it is told first, unless it keeps us waiting.
-            let replaced = tokio::spawn(async move { companion.replace(changes).await });
+            let replaced = tokio::spawn(async move { companion.replace(changes, asked).await });
             let _ = tokio::time::timeout(COMPANION_FIRST, replaced).await;
         }
         for note in &notes {

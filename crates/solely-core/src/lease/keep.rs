@@ -10,7 +10,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::{Acquired, Lease, LeaseRenewed, LeaseRequest, Leases, Obstacle};
+use super::{Abandoned, Acquired, Lease, LeaseRenewed, LeaseRequest, Leases, Obstacle};
 use crate::companion::Hinted;
 use crate::error::StoreError;
 use crate::fault::Guard;
@@ -68,7 +68,12 @@ impl Leases {
             let lease = Lease { id, keys, owner, fence: 0, expires_at };
             return Ok(Begun::Mine(self.keep(lease, hints, asked, ttl)));
         }
-        let (id, answer) = (request.id, self.store.acquire(request).await);
+        // Should the caller leave meanwhile, what it might still get is given back.
+        let mut abandoned = Abandoned { id: Some(request.id), leases: self };
+        let answer = self.store.acquire(request).await;
+        if !matches!(answer, Err(StoreError::Unknown(_))) {
+            abandoned.id = None;
+        }
         match answer {
             Ok(Acquired::Acquired(lease)) => Ok(Begun::Mine(self.keep(lease, hints, asked, ttl))),
             Ok(Acquired::Held(obstacle)) => {
@@ -77,9 +82,6 @@ impl Leases {
             }
             Err(error) => {
                 self.give_hints_back(&hints, &owner).await;
-                if matches!(error, StoreError::Unknown(_)) {
-                    let _ = self.release(id).await;
-                }
                 Err(error)
             }
         }
@@ -148,7 +150,11 @@ impl Leases {
                 row_due = now + ttl / 3;
             }
             if let Some(companion) = self.hints.as_ref().filter(|_| now >= hint_due && !hints.is_empty()) {
-                if !companion.keep(hints, &id.to_string(), HINT_TTL).await {
+                // However long it takes, the row comes first.
+                let patience = row_due.min(trusted_until);
+                let owner = id.to_string();
+                let keeping = tokio::time::timeout_at(patience, companion.keep(hints, &owner, HINT_TTL));
+                if !keeping.await.unwrap_or(true) {
                     self.metrics.hinted("vanished");
                     if !self.guards.hold(Guard::HintsCancelNothing) {
                         break;

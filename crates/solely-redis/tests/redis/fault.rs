@@ -270,6 +270,22 @@ async fn a_node_of_a_cluster_restarted() {
     load.end().await;
 }
 
+/// Redis that is full takes no more: what it has cannot follow, and is not trusted for long.
+#[tokio::test]
+async fn full_so_that_it_refuses_writes() {
+    let (redis, store) = (RedisServer::start(), store());
+    let here = Instance::on(&store, &redis.url()).await;
+    here.write_through("a", 1).await;
+    redis.ask("CONFIG SET maxmemory 1").expect("is full");
+    here.write_and_die("a", 2).await;
+    eventually("it is known", async || !here.redis.ok()).await;
+    assert_eq!(here.copy("a").await, None);
+    assert_eq!(here.read("a").await, Some(2));
+    redis.ask("CONFIG SET maxmemory 0").expect("has room again");
+    here.until_ok().await;
+    assert_ne!(here.copy("a").await, Some(1));
+}
+
 /// One cannot reach Redis and goes on writing; the other can, and hears no note.
 #[tokio::test]
 async fn what_one_that_cannot_reach_redis_writes_is_seen_by_one_that_can() {

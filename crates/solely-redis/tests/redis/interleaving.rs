@@ -70,7 +70,7 @@ async fn a_back_fill_comes_soon_or_not_at_all(guards: Guards) -> bool {
     writer.write_through("a", 2).await;
     // Seconds, after which nobody has a reason to copy it again.
     writer.until_looked_around().await;
-    redis.ask("DEL entry:space:a").expect("drops it");
+    redis.ask("DEL entry:5:space:a").expect("drops it");
     stop.open();
     // It is tried, and seen to be too late, within a look around.
     reader.until_looked_around().await;
@@ -92,6 +92,27 @@ async fn a_late_writer_does_not_replace_a_newer_copy(guards: Guards) -> bool {
     stop.open();
     eventually("the first copies", async || first.redis.round_trips() > before).await;
     second.copy("a").await == Some(2)
+}
+
+rule!(a_late_writer_does_not_bring_back_what_was_forgotten, super::Guard::CopiesCompared);
+
+/// A writer has committed, and is held up before it copies; another forgets the entry, and so long
+/// goes by that nothing in Redis tells of it any more.
+async fn a_late_writer_does_not_bring_back_what_was_forgotten(guards: Guards) -> bool {
+    let (redis, store) = (RedisServer::start(), store());
+    let writer = Instance::with(&store, &redis.url(), alone(guards)).await;
+    let other = Instance::with(&store, &redis.url(), alone(guards)).await;
+    let third = Instance::with(&store, &redis.url(), alone(guards)).await;
+    let mut stop = writer.points.stop_at("cache.replace");
+    writer.write("a", 1).await;
+    stop.reached().await;
+    assert!(other.cache.forget(key("a")).await.expect("forgets"));
+    other.until_looked_around().await;
+    redis.ask("DEL entry:5:space:a").expect("drops the mark of it");
+    let before = writer.redis.round_trips();
+    stop.open();
+    eventually("it is tried", async || writer.redis.round_trips() > before).await;
+    third.read("a").await.is_none()
 }
 
 rule!(a_back_fill_does_not_bring_back_what_was_forgotten, super::Guard::Tombstones);

@@ -269,5 +269,10 @@ async fn copies_of_another_store_are_not_used(place: &Place) {
     there.until_looked_around().await;
     assert!(!there.redis.ok());
     assert_eq!(there.read("a").await, None);
+    // Nor does it write any, nor take hints.
+    there.write("a", 9).await;
+    assert_eq!(there.redis.take(&hints(&["a"]), "one", Duration::from_secs(60)).await, Hinted::Unknown);
+    there.until_looked_around().await;
+    assert_eq!(here.copy("a").await, Some(1));
     assert!(here.redis.ok());
 }
