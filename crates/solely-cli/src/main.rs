@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use clap::builder::PossibleValuesParser;
 use clap::{Args, Parser, Subcommand};
+use solely_core::access::Scope;
 use solely_core::config::Span;
 use solely_torture::torture::{Break, Without};
 
@@ -69,6 +70,12 @@ enum Command {
         #[arg(long)]
         json: bool,
     },
+    /// Make, list and revoke API keys
+    #[command(after_help = "Example: solely keys create --name shop --scope reserve:write --scope enrich")]
+    Keys {
+        #[command(subcommand)]
+        verb: KeysVerb,
+    },
     /// Kill, pause and cut off real processes on a real database, and check what is left
     ///
     /// Starts a private PostgreSQL and Redis, an upstream that counts its calls, and worker processes
@@ -90,6 +97,40 @@ enum Command {
         /// Tell other processes nothing
         #[arg(long)]
         without_push: bool,
+    },
+}
+
+/// What to do with keys.
+#[derive(Subcommand)]
+enum KeysVerb {
+    /// Make a key, and print it alone on standard output: it is shown once and stored hashed
+    #[command(after_help = "Example: SOLELY_KEY=$(solely keys create --name shop --scope reserve:write)")]
+    Create {
+        #[command(flatten)]
+        common: Common,
+        /// A name for people
+        #[arg(long)]
+        name: String,
+        /// What it may do: enrich, products, reserve, feed or admin, with :read or :write
+        #[arg(long = "scope", value_name = "SCOPE", required = true)]
+        scopes: Vec<Scope>,
+    },
+    /// List every key
+    #[command(after_help = "Example: solely keys list --json | jq -r '.[].id'")]
+    List {
+        #[command(flatten)]
+        common: Common,
+        /// Print one JSON array
+        #[arg(long)]
+        json: bool,
+    },
+    /// Revoke a key; servers refuse it within seconds
+    #[command(after_help = "Example: solely keys revoke abcdefghijklmnop")]
+    Revoke {
+        #[command(flatten)]
+        common: Common,
+        /// Its id, as `list` shows it
+        id: String,
     },
 }
 
@@ -134,6 +175,13 @@ fn main() -> ExitCode {
         Command::Migrate { common } => commands::migrate::run(common.config.as_deref()),
         Command::Check { common, json } => commands::check::run(common.config.as_deref(), json),
         Command::Config { common, json } => commands::config::run(common.config.as_deref(), json),
+        Command::Keys { verb } => match verb {
+            KeysVerb::Create { common, name, scopes } => {
+                commands::keys::create(common.config.as_deref(), &name, &scopes)
+            }
+            KeysVerb::List { common, json } => commands::keys::list(common.config.as_deref(), json),
+            KeysVerb::Revoke { common, id } => commands::keys::revoke(common.config.as_deref(), &id),
+        },
         Command::Torture(args) => commands::torture::run(&commands::torture::Asked {
             time: args.time,
             instances: usize::from(args.instances),

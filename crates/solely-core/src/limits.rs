@@ -55,6 +55,25 @@ pub const PRUNE_BATCH: u32 = 500;
 /// The longest that an upstream's `Retry-After` is honoured.
 pub const UPSTREAM_PAUSE_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 
+/// Requests under way in one process; one more is refused.
+pub const REQUESTS_MAX: usize = 4_096;
+/// Connections to one process; one more is closed.
+pub const CONNECTIONS_MAX: usize = 16_384;
+/// Sockets of one process; one more is refused.
+pub const SOCKETS_MAX: usize = 10_000;
+/// Bytes of one message of a socket.
+pub const SOCKET_MESSAGE_BYTES_MAX: usize = 16 * 1024;
+/// Between two pings of a socket; three without a word from the client end it.
+pub const SOCKET_PULSE: Duration = Duration::from_secs(20);
+/// How long a client may take to send a request's header.
+pub const HEADER_TIME: Duration = Duration::from_secs(15);
+/// How long a client may pause in the middle of a body.
+pub const BODY_PAUSE_MAX: Duration = Duration::from_secs(10);
+/// Requests of one caller a second,
+pub const CALLER_RATE: u32 = 2_000;
+/// and at once.
+pub const CALLER_BURST: u32 = 4_000;
+
 /// How long a key is believed to be what it was: a revoked one stops within this time.
 pub const KEY_TRUST: Duration = Duration::from_secs(3);
 /// Keys that a process remembers.

@@ -1,5 +1,6 @@
 //! Errors as clients see them: a status, a stable code, a sentence, and when to try again.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use axum::body::Body;
@@ -8,6 +9,8 @@ use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 use serde_json::Value;
 use solely_core::StoreError;
+use utoipa::openapi::{ContentBuilder, RefOr, ResponseBuilder};
+use utoipa::{IntoResponses, ToSchema};
 
 /// An error on its way to a client.
 #[derive(Clone, Debug)]
@@ -19,16 +22,50 @@ pub struct ApiError {
     details: Option<Value>,
 }
 
-#[derive(Serialize)]
+/// The one body of every error.
+#[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
-struct ErrorBody<'a> {
-    error: &'a str,
-    message: &'a str,
-    request_id: &'a str,
+pub(crate) struct ErrorBody {
+    /// A stable code.
+    error: &'static str,
+    /// A sentence for people.
+    message: String,
+    /// The request's id, as in `X-Request-Id`.
+    request_id: String,
+    /// When trying again can help, in milliseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     retry_after: Option<u64>,
+    /// What a program can use.
     #[serde(skip_serializing_if = "Option::is_none")]
-    details: Option<&'a Value>,
+    #[schema(value_type = Option<Object>)]
+    details: Option<Value>,
+}
+
+/// What any route may answer.
+pub(crate) struct ApiErrors;
+
+impl IntoResponses for ApiErrors {
+    fn responses() -> BTreeMap<String, RefOr<utoipa::openapi::Response>> {
+        let says = |what: &str| {
+            let schema = utoipa::openapi::Ref::from_schema_name("ErrorBody");
+            ResponseBuilder::new()
+                .description(what)
+                .content("application/json", ContentBuilder::new().schema(Some(schema)).build())
+                .build()
+        };
+        [
+            ("400", "INVALID_REQUEST: the message names the field"),
+            ("401", "UNAUTHENTICATED: there is no key, or it is nobody's"),
+            ("403", "FORBIDDEN: the key has no scope for this, or the origin is foreign"),
+            ("404", "NOT_FOUND"),
+            ("413", "BODY_TOO_LARGE"),
+            ("429", "TOO_MANY_REQUESTS: see retryAfter"),
+            ("503", "STORE_UNAVAILABLE, OVERLOADED: see retryAfter"),
+        ]
+        .into_iter()
+        .map(|(status, what)| (status.to_owned(), RefOr::T(says(what))))
+        .collect()
+    }
 }
 
 impl ApiError {
@@ -69,10 +106,10 @@ impl ApiError {
         let retry_ms = self.retry_after.map(|wait| u64::try_from(wait.as_millis()).unwrap_or(u64::MAX));
         let body = ErrorBody {
             error: self.code,
-            message: &self.message,
-            request_id,
+            message: self.message,
+            request_id: request_id.to_owned(),
             retry_after: retry_ms,
-            details: self.details.as_ref(),
+            details: self.details,
         };
         let mut response = (self.status, axum::Json(body)).into_response();
         if let Some(retry_ms) = retry_ms {

@@ -5,13 +5,19 @@
 //! outermost layer (`request_id`) turns them into the one error body of the contract, so that
 //! every error, also of an unknown route or a wrong method, has the same shape.
 
+mod access;
 mod error;
 mod extract;
+mod limit;
+mod listen;
+mod openapi;
+mod origin;
 mod page;
 mod request_id;
 mod router;
 mod routes;
 mod serve;
+mod ws;
 
 use std::sync::Arc;
 
@@ -23,9 +29,11 @@ use solely_core::lease::Leases;
 use solely_core::metrics::Metrics;
 use solely_core::queue::Jobs;
 use solely_core::upstream::Upstreams;
+use tokio_util::sync::CancellationToken;
 
+pub use access::{Access, Rule, Rules, rules};
 pub use error::ApiError;
-pub use router::router;
+pub use router::{openapi, router};
 pub use serve::{Runtime, serve};
 
 /// What handlers work with.
@@ -45,18 +53,39 @@ pub struct App {
     pub upstreams: Upstreams,
     /// What is counted.
     pub metrics: Arc<Metrics>,
+    /// How callers are known, and what they may do.
+    pub access: Access,
+    /// Other origins that browsers may call and connect from.
+    pub cors_origins: Arc<Vec<String>>,
+    /// The largest body of a request, in bytes.
+    pub max_body: usize,
+    /// Cancelled when the server stops: sockets close.
+    pub stop: CancellationToken,
+    openapi: Arc<str>,
+    load: limit::Load,
+    sockets: ws::Sockets,
+}
+
+/// What an app is made of.
+pub struct Parts {
+    /// The store.
+    pub store: Arc<dyn Store>,
+    /// Copies, hints and wake-ups beside it, if there are any.
+    pub companion: Option<Arc<dyn Companion>>,
+    /// What is counted.
+    pub metrics: Arc<Metrics>,
+    /// How callers are known.
+    pub access: Access,
+    /// Other origins that browsers may call and connect from.
+    pub cors_origins: Vec<String>,
     /// The largest body of a request, in bytes.
     pub max_body: usize,
 }
 
 impl App {
-    /// An app on a store, with a companion if there is one.
-    pub fn new(
-        store: Arc<dyn Store>,
-        companion: Option<Arc<dyn Companion>>,
-        metrics: Arc<Metrics>,
-        max_body: usize,
-    ) -> Self {
+    /// An app of these parts.
+    pub fn new(parts: Parts) -> Self {
+        let Parts { store, companion, metrics, access, cors_origins, max_body } = parts;
         let bus = Bus::new();
         // The first that is up carries the notes.
         if let Some(companion) = &companion {
@@ -71,7 +100,13 @@ impl App {
             companion,
             store,
             metrics,
+            access,
+            cors_origins: Arc::new(cors_origins),
             max_body,
+            stop: CancellationToken::new(),
+            openapi: "{}".into(),
+            load: limit::Load::default(),
+            sockets: ws::Sockets::default(),
         }
     }
 }

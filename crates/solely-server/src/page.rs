@@ -2,11 +2,12 @@
 
 use serde::Serialize;
 use solely_core::limits;
+use utoipa::ToSchema;
 
 use crate::error::ApiError;
 
 /// A page of a list.
-#[derive(Serialize)]
+#[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Page<T> {
     items: Vec<T>,

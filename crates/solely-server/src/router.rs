@@ -2,38 +2,85 @@
 
 use axum::Router;
 use axum::http::StatusCode;
-use axum::middleware;
-use axum::routing::{get, post, put};
+use axum::middleware::{from_fn, from_fn_with_state};
 use tower_http::catch_panic::CatchPanicLayer;
+use tower_http::timeout::RequestBodyTimeoutLayer;
+use utoipa::OpenApi as _;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
 
 use crate::error::ApiError;
-use crate::routes::{dead_letter, health, job, lease, metrics, queue, timeline, upstream};
-use crate::{App, request_id};
+use crate::openapi::Description;
+use crate::routes::{dead_letter, docs, health, job, lease, metrics, queue, ticket, timeline, upstream};
+use crate::{App, access, limit, origin, request_id, ws};
+
+fn described() -> OpenApiRouter<App> {
+    OpenApiRouter::with_openapi(Description::openapi())
+        .routes(routes!(health::alive))
+        .routes(routes!(health::ready))
+        .routes(routes!(metrics::text))
+        .routes(routes!(docs::openapi))
+        .routes(routes!(docs::page))
+        .routes(routes!(docs::script))
+        .routes(routes!(docs::style))
+        .routes(routes!(ws::open))
+        .routes(routes!(ticket::create))
+        .routes(routes!(lease::list, lease::acquire))
+        .routes(routes!(lease::renew, lease::release))
+        .routes(routes!(job::list))
+        .routes(routes!(job::show))
+        .routes(routes!(job::retry))
+        .routes(routes!(queue::list))
+        .routes(routes!(queue::pause))
+        .routes(routes!(queue::resume))
+        .routes(routes!(dead_letter::list))
+        .routes(routes!(dead_letter::redrive))
+        .routes(routes!(upstream::list))
+        .routes(routes!(timeline::list))
+}
+
+/// The description of the routes.
+pub fn openapi() -> utoipa::openapi::OpenApi {
+    let mut api = described().into_openapi();
+    env!("CARGO_PKG_VERSION").clone_into(&mut api.info.version);
+    api
+}
 
 /// The routes and the layers around them.
-pub fn router(app: App) -> Router {
-    Router::new()
-        .route("/healthz", get(health::alive))
-        .route("/readyz", get(health::ready))
-        .route("/metrics", get(metrics::text))
-        .route("/v1/leases", get(lease::list).post(lease::acquire))
-        .route("/v1/leases/{id}", put(lease::renew).delete(lease::release))
-        .route("/v1/jobs", get(job::list))
-        .route("/v1/jobs/{id}", get(job::show))
-        .route("/v1/jobs/{id}/retry", post(job::retry))
-        .route("/v1/queues", get(queue::list))
-        .route("/v1/queues/{name}/pause", post(queue::pause))
-        .route("/v1/queues/{name}/resume", post(queue::resume))
-        .route("/v1/dead-letters", get(dead_letter::list))
-        .route("/v1/dead-letters/redrive", post(dead_letter::redrive))
-        .route("/v1/upstreams", get(upstream::list))
-        .route("/v1/timeline", get(timeline::list))
+///
+/// # Panics
+/// If a route's description does not say who may call it: a mistake in the program, which a test
+/// finds.
+pub fn router(mut app: App) -> Router {
+    let api = openapi();
+    let rules = access::rules(&api).expect("every route says who may call it");
+    app.access = app.access.with_rules(rules);
+    app.openapi = serde_json::to_string(&api).expect("a description is JSON").into();
+    let (router, _) = described().split_for_parts();
+    router
         .fallback(|| async { ApiError::not_found("There is no such route.") })
         .method_not_allowed_fallback(|| async {
             let message = "This route does not know this method.";
             ApiError::new(StatusCode::METHOD_NOT_ALLOWED, "METHOD_NOT_ALLOWED", message)
         })
+        .layer(RequestBodyTimeoutLayer::new(solely_core::limits::BODY_PAUSE_MAX))
         .layer(CatchPanicLayer::custom(request_id::panicked))
-        .layer(middleware::from_fn(request_id::layer))
+        .layer(from_fn_with_state(app.clone(), limit::rate_layer))
+        .layer(from_fn_with_state(app.clone(), access::layer))
+        .layer(from_fn_with_state(app.clone(), origin::layer))
+        .layer(from_fn_with_state(app.clone(), limit::layer))
+        .layer(from_fn(request_id::layer))
         .with_state(app)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A route that does not say who may call it fails here.
+    #[test]
+    fn every_route_says_who_may_call_it() {
+        let rules = access::rules(&openapi()).expect("all of them do");
+        assert!(rules.len() > 15, "{rules:?}");
+    }
 }

@@ -1,10 +1,12 @@
 //! Handlers, one file a noun.
 
 pub(crate) mod dead_letter;
+pub(crate) mod docs;
 pub(crate) mod health;
 pub(crate) mod job;
 pub(crate) mod lease;
 pub(crate) mod metrics;
 pub(crate) mod queue;
+pub(crate) mod ticket;
 pub(crate) mod timeline;
 pub(crate) mod upstream;

@@ -13,7 +13,7 @@ use solely_core::worker::{QueueSpec, Worker};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
-use crate::{App, router};
+use crate::{App, listen, router};
 
 /// What runs beside the HTTP server.
 pub struct Runtime {
@@ -26,12 +26,7 @@ pub struct Runtime {
 }
 
 /// Serves until `stop`, then drains.
-pub async fn serve(
-    listener: TcpListener,
-    app: App,
-    runtime: Runtime,
-    stop: CancellationToken,
-) -> std::io::Result<()> {
+pub async fn serve(listener: TcpListener, app: App, runtime: Runtime, stop: CancellationToken) {
     let process = ProcessId::random();
     let upkeep = Upkeep::new(app.jobs.clone(), process, &runtime.queues, runtime.retention);
     let grace = runtime.grace.saturating_sub(SETTLING.min(runtime.grace / 4));
@@ -40,19 +35,10 @@ pub async fn serve(
     let upkeep = tokio::spawn(upkeep.run(drained.clone()));
     let worker = tokio::spawn(worker.run(stop.clone()));
     let (store, companion) = (app.store.clone(), app.companion.clone());
-    let http = axum::serve(listener, router(app)).with_graceful_shutdown(stop.clone().cancelled_owned());
-    let http = async move {
-        let mut http = tokio::spawn(http.into_future());
-        tokio::select! {
-            ended = &mut http => ended,
-            () = past_grace(&stop, grace) => {
-                // Requests still open end with the process; what they asked for is committed or not.
-                http.abort();
-                Ok(Ok(()))
-            }
-        }
-    };
-    let served = http.await;
+    let app = App { stop: stop.clone(), ..app };
+    let sockets = app.sockets.clone();
+    listen::serve(listener, router(app), &stop, grace).await;
+    let _ = tokio::time::timeout(SETTLING, sockets.closed()).await;
     let _ = worker.await;
     drained.cancel();
     let _ = upkeep.await;
@@ -60,13 +46,7 @@ pub async fn serve(
         companion.close().await;
     }
     store.close().await;
-    served.unwrap_or_else(|error| Err(std::io::Error::other(error)))
 }
 
 /// What is kept of the grace for releasing, settling and leaving.
 const SETTLING: Duration = Duration::from_secs(2);
-
-async fn past_grace(stop: &CancellationToken, grace: Duration) {
-    stop.cancelled().await;
-    tokio::time::sleep(grace).await;
-}

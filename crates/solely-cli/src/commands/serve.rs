@@ -5,9 +5,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::Context as _;
+use solely_core::config::AuthMode;
 use solely_core::metrics::Metrics;
-use solely_server::{App, Runtime};
-use solely_sqlite::Access;
+use solely_server::{Access, App, Parts, Runtime};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
@@ -21,10 +21,22 @@ pub(crate) fn run(file: Option<&Path>, listen: Option<SocketAddr>) -> Result<(),
     logging::start();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(async {
-        let store = store::open(&config.store, Access::Serve).await?;
+        let store = store::open(&config.store, solely_sqlite::Access::Serve).await?;
         let metrics = Arc::new(Metrics::default());
         let companion = redis::open(&config.redis, &store, &metrics).await?;
-        let app = App::new(store, companion, metrics, config.server.max_body.0);
+        let secret = Some(config.auth.jwt_secret.as_str()).filter(|secret| !secret.is_empty());
+        let access = match config.auth.mode {
+            AuthMode::None => Access::open(),
+            AuthMode::Keys => Access::by_keys(store.clone(), secret),
+        };
+        let app = App::new(Parts {
+            store,
+            companion,
+            metrics,
+            access,
+            cors_origins: config.server.cors_origins.clone(),
+            max_body: config.server.max_body.0,
+        });
         let beside = Runtime {
             queues: Vec::new(),
             retention: (&config.retention).into(),
@@ -35,7 +47,7 @@ pub(crate) fn run(file: Option<&Path>, listen: Option<SocketAddr>) -> Result<(),
             TcpListener::bind(address).await.with_context(|| format!("cannot listen on {address}"))?;
         let stop = stop_on_signal()?;
         tracing::info!(address = %listener.local_addr()?, store = app.store.kind(), "solely is ready");
-        solely_server::serve(listener, app, beside, stop).await?;
+        solely_server::serve(listener, app, beside, stop).await;
         tracing::info!("solely has stopped");
         Ok(())
     })

@@ -1,5 +1,6 @@
 //! The binary as a user meets it: real processes, real sockets.
 
+mod access;
 mod bad_input;
 mod command;
 mod http;

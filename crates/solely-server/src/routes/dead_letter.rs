@@ -6,9 +6,10 @@ use serde::{Deserialize, Serialize};
 use solely_core::job::{JobState, ReviveRequest, Revived};
 use solely_core::queue::JobFilter;
 use solely_core::{JobId, limits};
+use utoipa::ToSchema;
 
 use crate::App;
-use crate::error::ApiError;
+use crate::error::{ApiError, ApiErrors};
 use crate::extract::{Body, Query};
 use crate::page::{self, Page};
 use crate::routes::job::{ShownJob, page_of};
@@ -22,6 +23,14 @@ pub(crate) struct ListQuery {
 }
 
 /// Dead jobs, newest first.
+#[utoipa::path(
+    get,
+    path = "/v1/dead-letters",
+    tag = "jobs",
+    security(("key" = ["admin:read"])),
+    params(("queue" = Option<String>, Query), ("limit" = Option<u32>, Query, minimum = 1, maximum = 200, description = "Items of a page"), ("cursor" = Option<String>, Query, description = "The `nextCursor` of the page before")),
+    responses((status = 200, body = Page<ShownJob>), ApiErrors)
+)]
 pub(crate) async fn list(
     State(app): State<App>,
     Query(query): Query<ListQuery>,
@@ -36,10 +45,11 @@ pub(crate) async fn list(
     Ok(Json(page_of(&app, filter).await?))
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(crate) struct RedriveBody {
     queue: Option<String>,
+    #[schema(value_type = Option<Vec<String>>)]
     ids: Option<Vec<JobId>>,
     error: Option<String>,
     limit: Option<u32>,
@@ -71,13 +81,21 @@ impl RedriveBody {
     }
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, ToSchema)]
 pub(crate) struct Redriven {
     redriven: usize,
     superseded: usize,
 }
 
 /// Brings dead jobs back. One whose key a newer job has is closed instead.
+#[utoipa::path(
+    post,
+    path = "/v1/dead-letters/redrive",
+    tag = "jobs",
+    security(("key" = ["admin:write"])),
+    request_body = RedriveBody,
+    responses((status = 200, body = Redriven), ApiErrors)
+)]
 pub(crate) async fn redrive(
     State(app): State<App>,
     Body(body): Body<RedriveBody>,

@@ -4,15 +4,23 @@ use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
 use serde::Serialize;
+use utoipa::ToSchema;
 
 use crate::App;
 
 /// The process answers.
+#[utoipa::path(
+    get,
+    path = "/healthz",
+    tag = "health",
+    security(()),
+    responses((status = 200, body = String, description = "The process answers"))
+)]
 pub(crate) async fn alive() -> &'static str {
     "ok\n"
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, ToSchema)]
 pub(crate) struct Ready {
     status: &'static str,
     version: &'static str,
@@ -20,13 +28,13 @@ pub(crate) struct Ready {
     redis: RedisHealth,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, ToSchema)]
 struct StoreHealth {
     kind: &'static str,
     ok: bool,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, ToSchema)]
 struct RedisHealth {
     configured: bool,
     ok: bool,
@@ -34,6 +42,13 @@ struct RedisHealth {
 
 /// The store can be reached and its schema is current. Without Redis, where there is to be one, it
 /// is slower and nothing else.
+#[utoipa::path(
+    get,
+    path = "/readyz",
+    tag = "health",
+    security(()),
+    responses((status = 200, body = Ready), (status = 503, body = Ready, description = "The store cannot be reached"))
+)]
 pub(crate) async fn ready(State(app): State<App>) -> (StatusCode, Json<Ready>) {
     let ok = app.store.health().await.is_ok();
     let store = StoreHealth { kind: app.store.kind(), ok };

@@ -7,16 +7,18 @@ use solely_core::clock::Timestamp;
 use solely_core::job::{Job, JobState, ReviveRequest, Revived};
 use solely_core::queue::JobFilter;
 use solely_core::{JobId, Json as Stored};
+use utoipa::ToSchema;
 
 use crate::App;
-use crate::error::ApiError;
+use crate::error::{ApiError, ApiErrors, ErrorBody};
 use crate::extract::{Body, Path, Query};
 use crate::page::{self, Page};
 
 /// A job as clients see it: without its payload.
-#[derive(Serialize)]
+#[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct ShownJob {
+    #[schema(value_type = String)]
     id: JobId,
     queue: String,
     kind: String,
@@ -25,11 +27,16 @@ pub(crate) struct ShownJob {
     priority: u8,
     attempts: u32,
     max_attempts: u32,
+    #[schema(value_type = String, format = DateTime)]
     run_at: Timestamp,
+    #[schema(value_type = Option<String>, format = DateTime)]
     locked_until: Option<Timestamp>,
     error: Option<String>,
+    #[schema(value_type = Object)]
     attributes: Stored,
+    #[schema(value_type = String, format = DateTime)]
     created_at: Timestamp,
+    #[schema(value_type = String, format = DateTime)]
     updated_at: Timestamp,
 }
 
@@ -65,6 +72,14 @@ pub(crate) struct ListQuery {
 }
 
 /// Jobs, newest first.
+#[utoipa::path(
+    get,
+    path = "/v1/jobs",
+    tag = "jobs",
+    security(("key" = ["admin:read"])),
+    params(("queue" = Option<String>, Query), ("state" = Option<JobState>, Query), ("key" = Option<String>, Query), ("limit" = Option<u32>, Query, minimum = 1, maximum = 200, description = "Items of a page"), ("cursor" = Option<String>, Query, description = "The `nextCursor` of the page before")),
+    responses((status = 200, body = Page<ShownJob>), ApiErrors)
+)]
 pub(crate) async fn list(
     State(app): State<App>,
     Query(query): Query<ListQuery>,
@@ -96,6 +111,14 @@ fn state(word: &str) -> Result<JobState, ApiError> {
 }
 
 /// One job.
+#[utoipa::path(
+    get,
+    path = "/v1/jobs/{id}",
+    tag = "jobs",
+    security(("key" = ["admin:read"])),
+    params(("id" = String, Path)),
+    responses((status = 200, body = ShownJob), (status = 404, body = ErrorBody), ApiErrors)
+)]
 pub(crate) async fn show(State(app): State<App>, Path(id): Path<JobId>) -> Result<Json<ShownJob>, ApiError> {
     find(&app, id).await.map(|job| Json(job.into()))
 }
@@ -104,15 +127,24 @@ async fn find(app: &App, id: JobId) -> Result<Job, ApiError> {
     app.store.job(id).await?.ok_or_else(|| ApiError::not_found(format!("There is no job `{id}`.")))
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct RetryBody {}
 
 /// Brings one dead job back.
+#[utoipa::path(
+    post,
+    path = "/v1/jobs/{id}/retry",
+    tag = "jobs",
+    security(("key" = ["admin:write"])),
+    params(("id" = String, Path)),
+    request_body = RetryBody,
+    responses((status = 200, body = ShownJob), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody, description = "JOB_SUPERSEDED, INVALID_STATE"), ApiErrors)
+)]
 pub(crate) async fn retry(
     State(app): State<App>,
     Path(id): Path<JobId>,
-    Body(_): Body<RetryBody>,
+    Body(_nothing): Body<RetryBody>,
 ) -> Result<Json<ShownJob>, ApiError> {
     find(&app, id).await?;
     let request = ReviveRequest { ids: Some(vec![id]), limit: 1, ..ReviveRequest::default() };

@@ -8,13 +8,14 @@ use axum::http::StatusCode;
 use serde::{Deserialize, Serialize};
 use solely_core::lease::{HeldKey, Holder, Lease, LeaseRenewed, LeaseRequest, WaitedLease};
 use solely_core::{LeaseId, limits};
+use utoipa::ToSchema;
 
 use crate::App;
-use crate::error::ApiError;
+use crate::error::{ApiError, ApiErrors, ErrorBody};
 use crate::extract::{Body, Path, Query, check_key};
 use crate::page::{self, Page};
 
-#[derive(Deserialize)]
+#[derive(Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(crate) struct AcquireBody {
     keys: Vec<String>,
@@ -62,6 +63,14 @@ fn ttl(millis: u64) -> Result<Duration, ApiError> {
 }
 
 /// Takes a lease, waiting for it if asked to.
+#[utoipa::path(
+    post,
+    path = "/v1/leases",
+    tag = "leases",
+    security(("key" = ["admin:write"])),
+    request_body = AcquireBody,
+    responses((status = 200, body = Lease), (status = 409, body = ErrorBody, description = "LEASE_HELD"), ApiErrors)
+)]
 pub(crate) async fn acquire(
     State(app): State<App>,
     Body(body): Body<AcquireBody>,
@@ -83,7 +92,7 @@ pub(crate) async fn acquire(
     }
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(crate) struct RenewBody {
     ttl_ms: Option<u64>,
@@ -94,6 +103,15 @@ fn not_found() -> ApiError {
 }
 
 /// Moves a lease's end.
+#[utoipa::path(
+    put,
+    path = "/v1/leases/{id}",
+    tag = "leases",
+    security(("key" = ["admin:write"])),
+    params(("id" = String, Path, description = "The leaseId")),
+    request_body = RenewBody,
+    responses((status = 200, body = Lease), (status = 404, body = ErrorBody, description = "LEASE_NOT_FOUND"), ApiErrors)
+)]
 pub(crate) async fn renew(
     State(app): State<App>,
     Path(id): Path<String>,
@@ -108,6 +126,14 @@ pub(crate) async fn renew(
 }
 
 /// Ends a lease.
+#[utoipa::path(
+    delete,
+    path = "/v1/leases/{id}",
+    tag = "leases",
+    security(("key" = ["admin:write"])),
+    params(("id" = String, Path, description = "The leaseId")),
+    responses((status = 204), (status = 404, body = ErrorBody, description = "LEASE_NOT_FOUND"), ApiErrors)
+)]
 pub(crate) async fn release(State(app): State<App>, Path(id): Path<String>) -> Result<StatusCode, ApiError> {
     let id: LeaseId = id.parse().map_err(|_| not_found())?;
     if app.leases.release(id).await? { Ok(StatusCode::NO_CONTENT) } else { Err(not_found()) }
@@ -120,7 +146,7 @@ pub(crate) struct ListQuery {
     cursor: Option<String>,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, ToSchema)]
 pub(crate) struct ListedKey {
     #[serde(flatten)]
     held: HeldKey,
@@ -128,6 +154,14 @@ pub(crate) struct ListedKey {
 }
 
 /// The keys that are held, in order.
+#[utoipa::path(
+    get,
+    path = "/v1/leases",
+    tag = "leases",
+    security(("key" = ["admin:read"])),
+    params(("limit" = Option<u32>, Query, minimum = 1, maximum = 200, description = "Items of a page"), ("cursor" = Option<String>, Query, description = "The `nextCursor` of the page before")),
+    responses((status = 200, body = Page<ListedKey>), ApiErrors)
+)]
 pub(crate) async fn list(
     State(app): State<App>,
     Query(query): Query<ListQuery>,

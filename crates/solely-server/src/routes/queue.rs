@@ -5,9 +5,10 @@ use axum::extract::State;
 use serde::Deserialize;
 use solely_core::clock::{Clock, Timestamp};
 use solely_core::queue::Queue;
+use utoipa::ToSchema;
 
 use crate::App;
-use crate::error::ApiError;
+use crate::error::{ApiError, ApiErrors};
 use crate::extract::{Body, Path, Query, check_key};
 use crate::page::{self, Page};
 
@@ -19,6 +20,14 @@ pub(crate) struct ListQuery {
 }
 
 /// Queues by name.
+#[utoipa::path(
+    get,
+    path = "/v1/queues",
+    tag = "queues",
+    security(("key" = ["admin:read"])),
+    params(("limit" = Option<u32>, Query, minimum = 1, maximum = 200, description = "Items of a page"), ("cursor" = Option<String>, Query, description = "The `nextCursor` of the page before")),
+    responses((status = 200, body = Page<Queue>), ApiErrors)
+)]
 pub(crate) async fn list(
     State(app): State<App>,
     Query(query): Query<ListQuery>,
@@ -31,13 +40,23 @@ pub(crate) async fn list(
     Ok(Json(Page::of(queues, limit, |queue| queue.name.clone())))
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct PauseBody {
+    #[schema(value_type = Option<String>, format = DateTime)]
     until: Option<Timestamp>,
 }
 
 /// Nothing of the queue is claimed before `until`, or before somebody resumes it.
+#[utoipa::path(
+    post,
+    path = "/v1/queues/{name}/pause",
+    tag = "queues",
+    security(("key" = ["admin:write"])),
+    params(("name" = String, Path)),
+    request_body = PauseBody,
+    responses((status = 200, body = Queue), ApiErrors)
+)]
 pub(crate) async fn pause(
     State(app): State<App>,
     Path(name): Path<String>,
@@ -50,15 +69,24 @@ pub(crate) async fn pause(
     set(&app, name, Some(until)).await
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ResumeBody {}
 
 /// The queue goes on now.
+#[utoipa::path(
+    post,
+    path = "/v1/queues/{name}/resume",
+    tag = "queues",
+    security(("key" = ["admin:write"])),
+    params(("name" = String, Path)),
+    request_body = ResumeBody,
+    responses((status = 200, body = Queue), ApiErrors)
+)]
 pub(crate) async fn resume(
     State(app): State<App>,
     Path(name): Path<String>,
-    Body(_): Body<ResumeBody>,
+    Body(_nothing): Body<ResumeBody>,
 ) -> Result<Json<Queue>, ApiError> {
     set(&app, name, None).await
 }

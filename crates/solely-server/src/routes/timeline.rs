@@ -6,9 +6,10 @@ use serde::{Deserialize, Serialize};
 use solely_core::Json as Stored;
 use solely_core::clock::Timestamp;
 use solely_core::event::{Event, EventId};
+use utoipa::ToSchema;
 
 use crate::App;
-use crate::error::ApiError;
+use crate::error::{ApiError, ApiErrors};
 use crate::extract::{Query, check_key};
 use crate::page::{self, Page};
 
@@ -21,15 +22,17 @@ pub(crate) struct ListQuery {
 }
 
 /// An event as clients see it.
-#[derive(Serialize)]
+#[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct ShownEvent {
+    #[schema(value_type = String, format = DateTime)]
     at: Timestamp,
     subject: String,
     event: String,
     outcome: Option<String>,
     reason: Option<String>,
     request_id: Option<String>,
+    #[schema(value_type = Object)]
     details: Stored,
 }
 
@@ -52,6 +55,14 @@ impl From<Event> for ShownEvent {
 const KINDS: [&str; 6] = ["place", "products", "inventory", "reservation", "run", "job"];
 
 /// A subject's events, in order.
+#[utoipa::path(
+    get,
+    path = "/v1/timeline",
+    tag = "timeline",
+    security(("key" = ["admin:read"])),
+    params(("subject" = String, Query, description = "place:, products:, inventory:, reservation:, run: or job:, and a key"), ("limit" = Option<u32>, Query, minimum = 1, maximum = 200, description = "Items of a page"), ("cursor" = Option<String>, Query, description = "The `nextCursor` of the page before")),
+    responses((status = 200, body = Page<ShownEvent>), ApiErrors)
+)]
 pub(crate) async fn list(
     State(app): State<App>,
     Query(query): Query<ListQuery>,

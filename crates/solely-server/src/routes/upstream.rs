@@ -6,7 +6,7 @@ use serde::Deserialize;
 use solely_core::upstream::UpstreamStatus;
 
 use crate::App;
-use crate::error::ApiError;
+use crate::error::{ApiError, ApiErrors};
 use crate::extract::Query;
 use crate::page::{self, Page};
 
@@ -18,6 +18,14 @@ pub(crate) struct ListQuery {
 }
 
 /// Upstreams by name, as this process sees them; pauses are shared.
+#[utoipa::path(
+    get,
+    path = "/v1/upstreams",
+    tag = "upstreams",
+    security(("key" = ["admin:read"])),
+    params(("limit" = Option<u32>, Query, minimum = 1, maximum = 200, description = "Items of a page"), ("cursor" = Option<String>, Query, description = "The `nextCursor` of the page before")),
+    responses((status = 200, body = Page<UpstreamStatus>), ApiErrors)
+)]
 pub(crate) async fn list(
     State(app): State<App>,
     Query(query): Query<ListQuery>,
