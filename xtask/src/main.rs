@@ -1,8 +1,9 @@
-//! The repository's own commands: `cargo xtask setup | fmt | test | ci | bench | mutate`.
+//! The repository's own commands: `cargo xtask setup | fmt | test | ci | bench | mutate | fuzz`.
 //!
 //! `ci` is exactly what runs before a change lands, and includes `test`; both install what they
 //! need if it is missing.
 
+mod fuzz;
 mod mutate;
 
 use std::path::{Path, PathBuf};
@@ -41,6 +42,12 @@ enum Task {
         /// Only those whose name contains this
         filter: Option<String>,
     },
+    /// Make thousands of requests from the description of the routes
+    Fuzz {
+        /// Cases for each route
+        #[arg(long, default_value_t = 400)]
+        cases: u32,
+    },
     /// Measure, and write docs/BENCHMARKS.md unless it is a quick look or a part
     Bench {
         /// What to measure: jobs, leases, start. Everything if none is named
@@ -58,6 +65,7 @@ fn main() -> Result<()> {
         Task::Test { filter } => test(filter.as_deref()),
         Task::Ci => ci(),
         Task::Mutate { filter } => mutate::mutate(root(), filter.as_deref().unwrap_or_default()),
+        Task::Fuzz { cases } => fuzz::fuzz(root(), cases),
         Task::Bench { names, quick } => bench(&names, quick),
     }
 }
@@ -106,6 +114,9 @@ fn fmt(check: bool) -> Result<()> {
     run(&mut command)
 }
 
+/// Cases for each route among the tests; `cargo xtask fuzz` has more time.
+const FUZZ_CASES: u32 = 100;
+
 /// Every test, by nextest where it is installed: it runs each in a process of its own.
 fn test(filter: Option<&str>) -> Result<()> {
     setup()?;
@@ -119,6 +130,7 @@ fn test(filter: Option<&str>) -> Result<()> {
     run(command.args(filter).env(solely_testing::POSTGRES_ENV, postgres.url()))?;
     if filter.is_none() {
         run(&mut cargo(&["test", "--workspace", "--doc", "--quiet"]))?;
+        fuzz::fuzz_if_possible(root(), FUZZ_CASES)?;
     }
     Ok(())
 }

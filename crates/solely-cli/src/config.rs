@@ -89,6 +89,9 @@ fn check(config: &Config) -> Result<(), Failed> {
     if config.store.max_connections < 3 {
         return Err(Failed::Config("`store.max_connections` is at least 3".to_owned()));
     }
+    if config.server.max_in_flight == 0 {
+        return Err(Failed::Config("`server.max_in_flight` is at least 1".to_owned()));
+    }
     if config.server.max_body.0 == 0 {
         return Err(Failed::Config("`server.max_body` is at least 1B".to_owned()));
     }

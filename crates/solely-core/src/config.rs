@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
+use crate::limits;
 use crate::store::Retention;
 
 /// All of it.
@@ -40,6 +41,8 @@ pub struct ServerConfig {
     pub shutdown_grace: Span,
     /// Other origins that browsers may call and connect from.
     pub cors_origins: Vec<String>,
+    /// Requests under way; one more is refused.
+    pub max_in_flight: usize,
 }
 
 impl Default for ServerConfig {
@@ -49,6 +52,7 @@ impl Default for ServerConfig {
             max_body: Bytes(1024 * 1024),
             shutdown_grace: Span(Duration::from_secs(30)),
             cors_origins: Vec::new(),
+            max_in_flight: limits::REQUESTS_MAX,
         }
     }
 }

@@ -55,7 +55,7 @@ pub const PRUNE_BATCH: u32 = 500;
 /// The longest that an upstream's `Retry-After` is honoured.
 pub const UPSTREAM_PAUSE_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// Requests under way in one process; one more is refused.
+/// Requests under way in one process that does not say; one more is refused.
 pub const REQUESTS_MAX: usize = 4_096;
 /// Connections to one process; one more is closed.
 pub const CONNECTIONS_MAX: usize = 16_384;

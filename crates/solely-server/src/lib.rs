@@ -80,12 +80,14 @@ pub struct Parts {
     pub cors_origins: Vec<String>,
     /// The largest body of a request, in bytes.
     pub max_body: usize,
+    /// Requests under way; one more is refused.
+    pub max_in_flight: usize,
 }
 
 impl App {
     /// An app of these parts.
     pub fn new(parts: Parts) -> Self {
-        let Parts { store, companion, metrics, access, cors_origins, max_body } = parts;
+        let Parts { store, companion, metrics, access, cors_origins, max_body, max_in_flight } = parts;
         let bus = Bus::new();
         // The first that is up carries the notes.
         if let Some(companion) = &companion {
@@ -105,7 +107,7 @@ impl App {
             max_body,
             stop: CancellationToken::new(),
             openapi: "{}".into(),
-            load: limit::Load::default(),
+            load: limit::Load::new(max_in_flight),
             sockets: ws::Sockets::default(),
         }
     }

@@ -29,9 +29,10 @@ struct Bucket {
     at: Instant,
 }
 
-impl Default for Load {
-    fn default() -> Self {
-        Self { requests: Arc::new(Semaphore::new(limits::REQUESTS_MAX)), callers: Arc::default() }
+impl Load {
+    /// A process with so many requests under way at most.
+    pub(crate) fn new(requests: usize) -> Self {
+        Self { requests: Arc::new(Semaphore::new(requests)), callers: Arc::default() }
     }
 }
 
@@ -95,7 +96,7 @@ mod tests {
 
     #[test]
     fn a_caller_has_a_burst_and_then_its_rate() {
-        let (load, now) = (Load::default(), Instant::now());
+        let (load, now) = (Load::new(1), Instant::now());
         for _ in 0..limits::CALLER_BURST {
             assert_eq!(load.take("a", now), None);
         }

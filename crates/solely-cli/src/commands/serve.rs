@@ -36,6 +36,7 @@ pub(crate) fn run(file: Option<&Path>, listen: Option<SocketAddr>) -> Result<(),
             access,
             cors_origins: config.server.cors_origins.clone(),
             max_body: config.server.max_body.0,
+            max_in_flight: config.server.max_in_flight,
         });
         let beside = Runtime {
             queues: Vec::new(),

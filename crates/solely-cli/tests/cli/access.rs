@@ -60,8 +60,13 @@ async fn call(server: &Server, method: &str, path: &str, bearer: Option<&str>) -
 struct Route {
     method: String,
     path: String,
-    /// None: open. Some of none: any known caller. Some of some: that scope.
-    needs: Option<Option<String>>,
+    needs: Needs,
+}
+
+enum Needs {
+    Nothing,
+    SomeCaller,
+    Scope(String),
 }
 
 async fn routes(server: &Server) -> Vec<Route> {
@@ -74,8 +79,12 @@ async fn routes(server: &Server) -> Vec<Route> {
                 continue;
             }
             let security = operation["security"].as_array().expect("every route says who may call it");
-            let needs = security.first().and_then(|one| one.get("key"));
-            let needs = needs.map(|scopes| scopes[0].as_str().map(str::to_owned));
+            let needs = match security.first().and_then(|one| one.get("key")) {
+                None => Needs::Nothing,
+                Some(scopes) => {
+                    scopes[0].as_str().map_or(Needs::SomeCaller, |scope| Needs::Scope(scope.to_owned()))
+                }
+            };
             let some_id = "01900000-0000-7000-8000-000000000000";
             let path = path.replace("{id}", some_id).replace("{name}", "some-queue");
             assert!(!path.contains('{'), "{path}");
@@ -108,17 +117,17 @@ async fn every_route_asks_for_what_it_needs() {
     for route in routes(&server).await {
         let Route { method, path, needs } = &route;
         let what = format!("{method} {path}");
-        let Some(needs) = needs else {
+        if matches!(needs, Needs::Nothing) {
             let (status, _) = call(&server, method, path, None).await;
             assert!(status < 300, "{what}: {status}");
             continue;
-        };
+        }
         for bearer in [None, Some("nonsense"), Some(wrong.as_str()), Some(expired.as_str()), Some("")] {
             let (status, body) = call(&server, method, path, bearer).await;
             assert_eq!(status, 401, "{what} {bearer:?}: {body}");
             refused("UNAUTHENTICATED", &body);
         }
-        let Some(needed) = needs else {
+        let Needs::Scope(needed) = needs else {
             for bearer in [by_scope["feed:read"].as_str(), &user] {
                 let (status, body) = call(&server, method, path, Some(bearer)).await;
                 assert!(status != 401 && status != 403 && status < 500, "{what}: {status} {body}");
@@ -207,9 +216,8 @@ async fn a_socket_is_opened_by_header_or_by_ticket_once() {
     let mut open = socket(&server, "", &[("authorization", &bearer)]).await.expect("opens");
     open.send(Message::text(r#"{"type":"ping"}"#)).await.expect("sends");
     let said = loop {
-        match open.next().await.expect("answers").expect("is open") {
-            Message::Text(text) => break text.to_string(),
-            _ => {}
+        if let Message::Text(text) = open.next().await.expect("answers").expect("is open") {
+            break text.to_string();
         }
     };
     assert_eq!(said, r#"{"type":"pong"}"#);
@@ -229,9 +237,8 @@ async fn sockets_are_closed_with_1001_when_the_server_stops() {
     let mut open = socket(&server, "", &[]).await.expect("opens");
     server.signal(nix::sys::signal::Signal::SIGTERM);
     let code = loop {
-        match open.next().await.expect("answers").expect("is open") {
-            Message::Close(frame) => break frame.map(|frame| u16::from(frame.code)),
-            _ => {}
+        if let Message::Close(frame) = open.next().await.expect("answers").expect("is open") {
+            break frame.map(|frame| u16::from(frame.code));
         }
     };
     assert_eq!(code, Some(1001));

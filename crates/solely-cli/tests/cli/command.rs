@@ -59,6 +59,10 @@ fn a_wrong_configuration_is_refused_by_every_command() {
         (("SOLELY__SERVER__LISTEN", "nowhere"), "`server.listen`", "socket address"),
         (("SOLELY__SERVER__LISTEN", "0.0.0.0:7420"), "`server.listen`", "loopback"),
         (("SOLELY__STORE__MAX_CONNECTIONS", "2"), "`store.max_connections`", "at least 3"),
+        (("SOLELY__SERVER__MAX_IN_FLIGHT", "0"), "`server.max_in_flight`", "at least 1"),
+        (("SOLELY__SERVER__CORS_ORIGINS", "[\"example.org\"]"), "`server.cors_origins`", "https://"),
+        (("SOLELY__AUTH__MODE", "everyone"), "`auth.mode`", "keys"),
+        (("SOLELY__AUTH__JWT_SECRET", "short"), "`auth.jwt_secret`", "16 bytes"),
         (("SOLELY__REDIS__URL", "http://a"), "`redis.url`", "redis+sentinel://"),
         (("REDIS_URL", "redis://a,b"), "`redis.url`", "redis+cluster://"),
     ];

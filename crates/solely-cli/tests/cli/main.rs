@@ -5,6 +5,8 @@ mod bad_input;
 mod command;
 mod http;
 mod lifetime;
+mod overload;
 mod redis;
+mod secret;
 mod server;
 mod torture;

@@ -6,7 +6,7 @@ use axum::response::{IntoResponse, Response};
 
 use crate::App;
 
-/// The description of every route (OpenAPI 3.1)
+/// The description of every route
 #[utoipa::path(get, path = "/openapi.json", tag = "health", security(()), responses((status = 200, body = Object)))]
 pub(crate) async fn openapi(State(app): State<App>) -> Response {
     file("application/json", app.openapi.to_string())

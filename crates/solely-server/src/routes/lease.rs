@@ -18,10 +18,18 @@ use crate::page::{self, Page};
 #[derive(Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(crate) struct AcquireBody {
+    /// What is to be leased, all of it or none.
+    #[schema(min_items = 1, max_items = 64)]
     keys: Vec<String>,
+    /// A name for people.
+    #[schema(min_length = 1, max_length = 512)]
     owner: String,
+    /// How long the lease lasts.
+    #[schema(minimum = 100, maximum = 86_400_000)]
     ttl_ms: u64,
+    /// How long to wait for keys that are held.
     #[serde(default)]
+    #[schema(maximum = 60_000)]
     wait_ms: u64,
 }
 
@@ -95,6 +103,8 @@ pub(crate) async fn acquire(
 #[derive(Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(crate) struct RenewBody {
+    /// The lease's own time if none is given.
+    #[schema(minimum = 100, maximum = 86_400_000)]
     ttl_ms: Option<u64>,
 }
 
