@@ -1,5 +1,6 @@
 //! `solely`, the one binary; the only crate that names every engine.
 
+mod client;
 mod commands;
 mod config;
 mod logging;
@@ -12,11 +13,12 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::builder::PossibleValuesParser;
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, CommandFactory as _, Parser, Subcommand};
 use solely_core::access::Scope;
 use solely_core::config::Span;
 use solely_torture::torture::{Break, Without};
 
+use client::Remote;
 use commands::Failed;
 
 /// One caller does the work; everyone gets the answer.
@@ -70,6 +72,22 @@ enum Command {
         #[arg(long)]
         json: bool,
     },
+    /// Look at jobs and dead letters, and bring them back
+    #[command(after_help = "Example: solely jobs list --state dead
+         solely jobs redrive --queue enrich:wolt --dry-run")]
+    Jobs {
+        #[command(subcommand)]
+        verb: JobsVerb,
+    },
+    /// Print a script that completes commands in a shell
+    #[command(after_help = "Example: solely completions bash > /etc/bash_completion.d/solely")]
+    Completions {
+        /// The shell
+        shell: clap_complete::Shell,
+    },
+    /// Print the manual page
+    #[command(after_help = "Example: solely man > /usr/share/man/man1/solely.1")]
+    Man,
     /// Make, list and revoke API keys
     #[command(after_help = "Example: solely keys create --name shop --scope reserve:write --scope enrich")]
     Keys {
@@ -98,6 +116,78 @@ enum Command {
         #[arg(long)]
         without_push: bool,
     },
+}
+
+/// What to do with jobs.
+#[derive(Subcommand)]
+enum JobsVerb {
+    /// List jobs, newest first
+    #[command(after_help = "Example: solely jobs list --queue work-items --state dead --json")]
+    List {
+        #[command(flatten)]
+        remote: Remote,
+        #[command(flatten)]
+        filter: commands::jobs::Filter,
+        /// Print the answer as it came
+        #[arg(long)]
+        json: bool,
+    },
+    /// Show one job
+    #[command(after_help = "Example: solely jobs show 0190…")]
+    Show {
+        #[command(flatten)]
+        remote: Remote,
+        /// Its id
+        id: String,
+    },
+    /// Bring one dead job back
+    #[command(after_help = "Example: solely jobs retry 0190…")]
+    Retry {
+        #[command(flatten)]
+        remote: Remote,
+        /// Its id
+        id: String,
+    },
+    /// Bring dead jobs back
+    #[command(
+        after_help = "Example: solely jobs redrive --queue enrich:wolt --error timeout --rate-per-second 10"
+    )]
+    Redrive {
+        #[command(flatten)]
+        remote: Remote,
+        #[command(flatten)]
+        redrive: commands::jobs::DeadOnes,
+    },
+    /// Stop a queue from being worked, until a time or until it is resumed
+    #[command(after_help = "Example: solely jobs pause enrich:wolt --until 2026-01-31T12:00:00Z")]
+    Pause {
+        #[command(flatten)]
+        remote: Remote,
+        /// The queue
+        queue: String,
+        /// Until when (RFC 3339)
+        #[arg(long)]
+        until: Option<String>,
+    },
+    /// Let a queue be worked again
+    #[command(after_help = "Example: solely jobs resume enrich:wolt")]
+    Resume {
+        #[command(flatten)]
+        remote: Remote,
+        /// The queue
+        queue: String,
+    },
+}
+
+fn jobs(verb: JobsVerb) -> Result<(), Failed> {
+    match verb {
+        JobsVerb::List { remote, filter, json } => commands::jobs::list(remote, filter, json),
+        JobsVerb::Show { remote, id } => commands::jobs::show(remote, &id),
+        JobsVerb::Retry { remote, id } => commands::jobs::retry(remote, &id),
+        JobsVerb::Redrive { remote, redrive } => commands::jobs::redrive(remote, redrive),
+        JobsVerb::Pause { remote, queue, until } => commands::jobs::pause(remote, &queue, until),
+        JobsVerb::Resume { remote, queue } => commands::jobs::resume(remote, &queue),
+    }
 }
 
 /// What to do with keys.
@@ -175,6 +265,14 @@ fn main() -> ExitCode {
         Command::Migrate { common } => commands::migrate::run(common.config.as_deref()),
         Command::Check { common, json } => commands::check::run(common.config.as_deref(), json),
         Command::Config { common, json } => commands::config::run(common.config.as_deref(), json),
+        Command::Jobs { verb } => jobs(verb),
+        Command::Completions { shell } => {
+            clap_complete::generate(shell, &mut Cli::command(), "solely", &mut std::io::stdout());
+            Ok(())
+        }
+        Command::Man => {
+            clap_mangen::Man::new(Cli::command()).render(&mut std::io::stdout()).map_err(Failed::from)
+        }
         Command::Keys { verb } => match verb {
             KeysVerb::Create { common, name, scopes } => {
                 commands::keys::create(common.config.as_deref(), &name, &scopes)

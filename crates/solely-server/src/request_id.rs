@@ -5,15 +5,21 @@ use axum::http::{HeaderName, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse as _, Response};
 
+use tracing::Instrument as _;
+
 use crate::error::{ApiError, set};
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const REQUEST_ID_BYTES_MAX: usize = 128;
 
-/// Takes the client's id or makes one, and writes the body of an error that comes back.
+/// Takes the client's id or makes one, says of the log lines between that they are the request's, and
+/// writes the body of an error that comes back.
 pub(crate) async fn layer(request: Request, next: Next) -> Response {
     let id = given(&request).unwrap_or_else(|| uuid::Uuid::now_v7().to_string());
-    let mut response = next.run(request).await;
+    let trace = trace_id(&request);
+    let span = trace.map(|trace_id| tracing::info_span!("request", requestId = id, traceId = trace_id));
+    let span = span.unwrap_or_else(|| tracing::info_span!("request", requestId = id));
+    let mut response = next.run(request).instrument(span).await;
     if let Some(error) = response.extensions_mut().remove::<ApiError>() {
         let allow = response.headers_mut().remove(header::ALLOW);
         response = error.into_body(&id);
@@ -33,8 +39,45 @@ fn given(request: &Request) -> Option<String> {
     fine.then(|| id.to_owned())
 }
 
+/// The trace that a W3C `traceparent` names.
+fn trace_id(request: &Request) -> Option<&str> {
+    let parent = request.headers().get("traceparent")?.to_str().ok()?;
+    let mut parts = parent.split('-');
+    let (version, trace, span) = (parts.next()?, parts.next()?, parts.next()?);
+    let hex = |text: &str, length| {
+        text.len() == length
+            && text.bytes().all(|byte| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte))
+    };
+    let named = hex(version, 2) && version != "ff" && hex(trace, 32) && hex(span, 16);
+    (named && trace.bytes().any(|byte| byte != b'0')).then_some(trace)
+}
+
 /// A handler that panicked: an error like any other.
 pub(crate) fn panicked(_panic: Box<dyn std::any::Any + Send>) -> Response {
     let message = "Something went wrong in the server; its log says more.";
     ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "INTERNAL", message).into_response()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_trace_is_read_from_a_traceparent() {
+        let trace = |parent: &str| {
+            let request = Request::builder().header("traceparent", parent).body(axum::body::Body::empty());
+            trace_id(&request.expect("a request")).map(str::to_owned)
+        };
+        let id = "0af7651916cd43dd8448eb211c80319c";
+        assert_eq!(trace(&format!("00-{id}-b7ad6b7169203331-01")).as_deref(), Some(id));
+        for parent in [
+            "",
+            "00",
+            &format!("ff-{id}-b7ad6b7169203331-01"),
+            "00-00000000000000000000000000000000-b7ad6b7169203331-01",
+            "00-XYZ-b7-01",
+        ] {
+            assert_eq!(trace(parent), None, "{parent}");
+        }
+    }
 }

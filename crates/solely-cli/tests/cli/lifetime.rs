@@ -133,3 +133,66 @@ async fn postgres_may_freeze_and_thaw() {
     let (status, held) = server.post("/v1/leases", json!({"keys": ["a"], "owner": "p", "ttlMs": 1000})).await;
     assert_eq!((status, &held["error"]), (409, &json!("LEASE_HELD")));
 }
+
+/// A log line is one JSON object that begins with its event and names its request and trace.
+#[tokio::test]
+async fn log_lines_are_objects_that_begin_with_their_event() {
+    let mut postgres = solely_testing::PostgresServer::start();
+    let folder = tempfile::TempDir::new().expect("a folder");
+    let server = Server::start_with(folder, &[("DATABASE_URL", &postgres.url())]).await;
+    postgres.stop();
+    let trace = "0af7651916cd43dd8448eb211c80319c";
+    let request = server.client.get(format!("{}/v1/leases", server.url)).header("x-request-id", "req-1");
+    let request = request.header("traceparent", format!("00-{trace}-b7ad6b7169203331-01"));
+    assert_eq!(request.send().await.expect("answers").status(), 503);
+    let log = server.log();
+    let mut told = false;
+    for line in log.lines() {
+        assert!(line.starts_with("{\"event\":"), "{line}");
+        let value: serde_json::Value = serde_json::from_str(line).expect("JSON");
+        told |= value["requestId"] == "req-1" && value["traceId"] == trace;
+    }
+    assert!(told, "{log}");
+}
+
+/// Told to stop under load: every request that was accepted is answered, those that come later find
+/// nobody, and it ends in peace.
+#[tokio::test]
+async fn sigterm_under_load_loses_nothing_that_a_retry_would_not_mend() {
+    let mut server = Server::start().await;
+    let (client, url) = (server.client.clone(), server.url.clone());
+    let callers: Vec<_> = (0..16)
+        .map(|caller| {
+            let (client, url) = (client.clone(), url.clone());
+            tokio::spawn(async move {
+                let mut acknowledged = Vec::new();
+                for n in 0.. {
+                    let key = format!("{caller}-{n}");
+                    let body = json!({"keys": [key], "owner": "o", "ttlMs": 600_000});
+                    let sent = client.post(format!("{url}/v1/leases")).body(body.to_string()).send().await;
+                    match sent {
+                        Ok(answer) if answer.status() == 200 => acknowledged.push(key),
+                        Ok(answer) => panic!("{}", answer.status()),
+                        Err(_) => return acknowledged,
+                    }
+                }
+                acknowledged
+            })
+        })
+        .collect();
+    while server.get("/v1/leases?limit=200").await["items"].as_array().expect("items").len() < 100 {
+        tokio::task::yield_now().await;
+    }
+    server.signal(nix::sys::signal::Signal::SIGTERM);
+    assert_eq!(server.ended(), Some(0));
+    let mut acknowledged = Vec::new();
+    for caller in callers {
+        acknowledged.extend(caller.await.expect("no request is answered with an error"));
+    }
+    let conn = rusqlite::Connection::open(server.file()).expect("opens");
+    assert!(acknowledged.len() >= 100);
+    for key in &acknowledged {
+        let found = conn.query_row("SELECT 1 FROM leases WHERE key = ?1", [key], |_| Ok(()));
+        assert!(found.is_ok(), "{key} was acknowledged");
+    }
+}

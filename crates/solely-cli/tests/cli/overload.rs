@@ -78,8 +78,8 @@ async fn clients_that_stall() {
         stream.read_to_end(&mut said).is_ok().then(|| String::from_utf8_lossy(&said).into_owned())
     };
     let cut_off = tokio::task::spawn_blocking(move || {
-        let mut said: Vec<_> = headers.iter_mut().map(|stream| ended(stream)).collect();
-        said.extend(bodies.iter_mut().map(|stream| ended(stream)));
+        let mut said: Vec<_> = headers.iter_mut().map(&ended).collect();
+        said.extend(bodies.iter_mut().map(ended));
         said
     });
     for said in cut_off.await.expect("reads") {
