@@ -25,6 +25,8 @@ pub struct Config {
     pub redis: RedisConfig,
     /// Who may do what.
     pub auth: AuthConfig,
+    /// What an operator should look at.
+    pub alerts: AlertsConfig,
     /// How long finished things are kept.
     pub retention: RetentionConfig,
 }
@@ -79,6 +81,20 @@ impl Default for StoreConfig {
             schema: "public".to_owned(),
             statement_timeout: Span(Duration::from_secs(30)),
         }
+    }
+}
+
+/// What an operator should look at.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct AlertsConfig {
+    /// A queue with more jobs that wait is deep.
+    pub queue_depth: u64,
+}
+
+impl Default for AlertsConfig {
+    fn default() -> Self {
+        Self { queue_depth: 100 }
     }
 }
 

@@ -18,6 +18,7 @@
 //! job that caused it share a transaction without core knowing what a transaction is.
 
 pub mod access;
+pub mod alert;
 pub mod bus;
 pub mod cache;
 pub mod check;

@@ -10,6 +10,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
 
+use crate::alert::Share;
 use crate::error::StoreError;
 use crate::job::Enqueued;
 use crate::lease::WaitedLease;
@@ -70,6 +71,7 @@ pub struct Metrics {
     redis_cleanings: Counter,
     redis_changes: Counter,
     hints: Family<Outcome, Counter>,
+    lock_failures: Share,
 }
 
 /// The encoder writes OpenMetrics, in which a counter is described without the `_total` that
@@ -127,6 +129,7 @@ impl Metrics {
             redis_cleanings: Counter::default(),
             redis_changes: Counter::default(),
             hints: Family::default(),
+            lock_failures: Share::default(),
         };
         metrics.register();
         metrics.zero(queues);
@@ -241,6 +244,7 @@ impl Metrics {
     }
 
     pub(crate) fn lease_acquired(&self, outcome: &Result<WaitedLease, StoreError>, waited: Duration) {
+        self.lock_failures.record(matches!(outcome, Err(_) | Ok(WaitedLease::TooManyWaiting)));
         let outcome = match outcome {
             Ok(WaitedLease::Acquired(_)) => "acquired",
             Ok(WaitedLease::Held(_)) => "held",
@@ -284,6 +288,11 @@ impl Metrics {
 
     pub(crate) fn hinted(&self, outcome: &'static str) {
         self.hints.get_or_create(&Outcome { outcome }).inc();
+    }
+
+    /// How many leases of late could not be judged.
+    pub fn lock_failures(&self) -> &Share {
+        &self.lock_failures
     }
 
     /// Sets the gauges of the queues. One that is not among them is empty.

@@ -22,6 +22,7 @@ mod ws;
 use std::sync::Arc;
 
 use solely_core::Store;
+use solely_core::alert::Alerts;
 use solely_core::bus::Bus;
 use solely_core::cache::Cache;
 use solely_core::companion::Companion;
@@ -53,6 +54,8 @@ pub struct App {
     pub upstreams: Upstreams,
     /// What is counted.
     pub metrics: Arc<Metrics>,
+    /// What an operator should look at.
+    pub alerts: Alerts,
     /// How callers are known, and what they may do.
     pub access: Access,
     /// Other origins that browsers may call and connect from.
@@ -82,12 +85,15 @@ pub struct Parts {
     pub max_body: usize,
     /// Requests under way; one more is refused.
     pub max_in_flight: usize,
+    /// A queue with more jobs that wait is deep.
+    pub queue_depth: u64,
 }
 
 impl App {
     /// An app of these parts.
     pub fn new(parts: Parts) -> Self {
-        let Parts { store, companion, metrics, access, cors_origins, max_body, max_in_flight } = parts;
+        let Parts { store, companion, metrics, access, cors_origins, max_body, max_in_flight, queue_depth } =
+            parts;
         let bus = Bus::new();
         // The first that is up carries the notes.
         if let Some(companion) = &companion {
@@ -101,6 +107,7 @@ impl App {
             upstreams: Upstreams::default(),
             companion,
             store,
+            alerts: Alerts::new(metrics.clone(), queue_depth),
             metrics,
             access,
             cors_origins: Arc::new(cors_origins),

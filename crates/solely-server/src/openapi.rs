@@ -23,7 +23,7 @@ use crate::error::ErrorBody;
         (name = "upstreams", description = "Slow things that are called, and their budgets"),
         (name = "timeline", description = "Why a thing is as it is"),
         (name = "access", description = "Tickets"),
-        (name = "health", description = "Alive, ready, metrics"),
+        (name = "health", description = "Alive, ready, metrics, alerts"),
     )
 )]
 pub(crate) struct Description;

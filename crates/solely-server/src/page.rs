@@ -23,6 +23,11 @@ impl<T> Page<T> {
         Self { items, next_cursor }
     }
 
+    /// All there is.
+    pub(crate) fn whole(items: Vec<T>) -> Self {
+        Self { items, next_cursor: None }
+    }
+
     /// The same page of other things.
     pub(crate) fn map<U>(self, change: impl FnMut(T) -> U) -> Page<U> {
         Page { items: self.items.into_iter().map(change).collect(), next_cursor: self.next_cursor }

@@ -11,7 +11,9 @@ use utoipa_axum::routes;
 
 use crate::error::ApiError;
 use crate::openapi::Description;
-use crate::routes::{dead_letter, docs, health, job, lease, metrics, queue, ticket, timeline, upstream};
+use crate::routes::{
+    alert, dead_letter, docs, health, job, lease, metrics, queue, ticket, timeline, upstream,
+};
 use crate::{App, access, limit, origin, request_id, ws};
 
 fn described() -> OpenApiRouter<App> {
@@ -37,6 +39,7 @@ fn described() -> OpenApiRouter<App> {
         .routes(routes!(dead_letter::redrive))
         .routes(routes!(upstream::list))
         .routes(routes!(timeline::list))
+        .routes(routes!(alert::list))
 }
 
 /// The description of the routes.

@@ -1,5 +1,6 @@
 //! Handlers, one file a noun.
 
+pub(crate) mod alert;
 pub(crate) mod dead_letter;
 pub(crate) mod docs;
 pub(crate) mod health;

@@ -36,9 +36,11 @@ pub async fn serve(listener: TcpListener, app: App, runtime: Runtime, stop: Canc
     let worker = tokio::spawn(worker.run(stop.clone()));
     let (store, companion) = (app.store.clone(), app.companion.clone());
     let app = App { stop: stop.clone(), ..app };
+    let watching = tokio::spawn(stop.clone().run_until_cancelled_owned(watch_alerts(app.clone())));
     let sockets = app.sockets.clone();
     listen::serve(listener, router(app), &stop, grace).await;
     let _ = tokio::time::timeout(SETTLING, sockets.closed()).await;
+    let _ = watching.await;
     let _ = worker.await;
     drained.cancel();
     let _ = upkeep.await;
@@ -47,6 +49,20 @@ pub async fn serve(listener: TcpListener, app: App, runtime: Runtime, stop: Canc
     }
     store.close().await;
 }
+
+/// Judges alerts now and then, so that they know since when they fire.
+async fn watch_alerts(app: App) {
+    let mut ticks = tokio::time::interval(ALERTS_EVERY);
+    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        if let Err(error) = app.alerts.evaluate(&*app.store, &app.upstreams).await {
+            tracing::debug!(%error, "alerts cannot be judged");
+        }
+    }
+}
+
+const ALERTS_EVERY: Duration = Duration::from_secs(10);
 
 /// What is kept of the grace for releasing, settling and leaving.
 const SETTLING: Duration = Duration::from_secs(2);

@@ -37,6 +37,7 @@ pub(crate) fn run(file: Option<&Path>, listen: Option<SocketAddr>) -> Result<(),
             cors_origins: config.server.cors_origins.clone(),
             max_body: config.server.max_body.0,
             max_in_flight: config.server.max_in_flight,
+            queue_depth: config.alerts.queue_depth,
         });
         let beside = Runtime {
             queues: Vec::new(),

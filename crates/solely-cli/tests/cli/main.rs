@@ -11,4 +11,5 @@ mod redis;
 mod sample;
 mod secret;
 mod server;
+mod setting;
 mod torture;
