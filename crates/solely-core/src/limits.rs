@@ -65,8 +65,8 @@ pub const SOCKETS_MAX: usize = 10_000;
 pub const SOCKET_MESSAGE_BYTES_MAX: usize = 16 * 1024;
 /// Between two pings of a socket; three without a word from the client end it.
 pub const SOCKET_PULSE: Duration = Duration::from_secs(20);
-/// How long a client may take to send a request's header.
-pub const HEADER_TIME: Duration = Duration::from_secs(15);
+/// How long a client may take to send a request's header, and leave a connection idle before it.
+pub const HEADER_TIME: Duration = Duration::from_secs(60);
 /// How long a client may pause in the middle of a body.
 pub const BODY_PAUSE_MAX: Duration = Duration::from_secs(10);
 /// Requests of one caller a second,

@@ -226,6 +226,11 @@ async fn a_socket_is_opened_by_header_or_by_ticket_once() {
     let query = format!("?ticket={}", ticket["ticket"].as_str().expect("a ticket"));
     assert!(socket(&server, &query, &[]).await.is_ok());
     assert_eq!(socket(&server, &query, &[]).await.err(), Some(401), "it was used");
+    let (_, ticket) = call(&server, "post", "/v1/ws/tickets", Some(&key)).await;
+    let conn = rusqlite::Connection::open(server.file()).expect("opens");
+    conn.execute("UPDATE tickets SET expires_at = 1", []).expect("a minute goes by");
+    let query = format!("?ticket={}", ticket["ticket"].as_str().expect("a ticket"));
+    assert_eq!(socket(&server, &query, &[]).await.err(), Some(401), "it has expired");
     let foreign = [("authorization", bearer.as_str()), ("origin", "https://evil.example")];
     assert_eq!(socket(&server, "", &foreign).await.err(), Some(403));
 }

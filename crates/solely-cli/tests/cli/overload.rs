@@ -61,7 +61,7 @@ async fn clients_that_stall() {
     let stalled = |beginning: &str| {
         let mut stream = TcpStream::connect(&address).expect("connects");
         stream.write_all(beginning.as_bytes()).expect("sends");
-        stream.set_read_timeout(Some(Duration::from_secs(30))).expect("can wait");
+        stream.set_read_timeout(Some(Duration::from_secs(100))).expect("can wait");
         stream
     };
     let mut headers: Vec<_> = (0..300).map(|_| stalled("GET /v1/queues HTTP/1.1\r\nHost: loc")).collect();
