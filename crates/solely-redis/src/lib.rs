@@ -144,7 +144,7 @@ impl Redis {
         Ok(Self { shared, closed })
     }
 
-    /// Round trips made by callers so far.
+    /// Round trips made by callers so far, those that are over.
     pub fn round_trips(&self) -> u64 {
         self.shared.round_trips.load(Ordering::Relaxed)
     }
@@ -261,8 +261,8 @@ impl Shared {
         connection: &Connection,
         commands: &Pipeline,
     ) -> Result<Vec<Value>, Trouble> {
-        self.round_trips.fetch_add(1, Ordering::Relaxed);
         let answer = connection.ask(commands, self.patience.command).await;
+        self.round_trips.fetch_add(1, Ordering::Relaxed);
         self.judge(node, connection, &answer);
         if answer.is_err() {
             self.trouble.notify_one();
