@@ -11,6 +11,7 @@ use std::time::Duration;
 use rand::RngExt as _;
 use serde::{Deserialize, Serialize};
 use solely_core::cache::{Cache, Entry, EntryKey, Lifetimes, Overwrite, PutEntry};
+use solely_core::fault::{Guard, Guards};
 use solely_core::{Json, Store, Timestamp, limits};
 
 /// Entries that there are.
@@ -29,12 +30,14 @@ struct Value {
 
 /// Writes and reads entries for as long as it is let.
 pub async fn traffic(store: Arc<dyn Store>, cache: Cache, client: reqwest::Client, upstream: String) {
+    // Where copies follow nothing, most entries are left alone for long: an old copy is wrong only of
+    // one that has been new for long.
+    let often = if Guards::from_env().hold(Guard::CopiesFollow) { 0.004 } else { 0.000_5 };
     let mut reads = 0;
     loop {
         let number = rand::rng().random_range(0..KEYS);
         let key = EntryKey::new("torture", format!("entry-{number}"));
-        // Most entries are left alone for long, so that an old copy of them would be noticed.
-        if rand::rng().random_bool(0.004) {
+        if rand::rng().random_bool(often) {
             change(&cache, &key).await;
         }
         // A store that is away refuses, clearly; that is no wrong answer.
@@ -42,6 +45,9 @@ pub async fn traffic(store: Arc<dyn Store>, cache: Cache, client: reqwest::Clien
             && let Ok(truth) = store.entries(vec![key.clone()]).await
         {
             reads += 1;
+            if truth[0].is_none() {
+                change(&cache, &key).await;
+            }
             if let Some(wrong) = wrong(&key, answer[0].as_ref(), truth[0].as_ref()) {
                 let _ = client.post(format!("{upstream}/violations")).body(wrong).send().await;
             }
