@@ -40,7 +40,7 @@ fn without_redis_or_push_it_passes_too() {
 /// With copies that follow nothing, whoever dies before it copies leaves an old answer for long.
 #[test]
 fn with_copies_that_do_not_follow_it_reports_old_answers() {
-    let (code, report) = torture(&["--for", "180s", "--break", "copies-follow"]);
+    let (code, report) = torture(&["--for", "400s", "--break", "copies-follow"]);
     assert_eq!(code, Some(1));
     assert!(report["violations"].to_string().contains("replaced"), "{report}");
 }
