@@ -115,7 +115,7 @@ fn fmt(check: bool) -> Result<()> {
 }
 
 /// Cases for each route among the tests; `cargo xtask fuzz` has more time.
-const FUZZ_CASES: u32 = 100;
+const FUZZ_CASES: u32 = 150;
 
 /// Every test, by nextest where it is installed: it runs each in a process of its own.
 fn test(filter: Option<&str>) -> Result<()> {
