@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use solely_core::lease::keep::Begun;
 use solely_core::lease::{Acquired, Holder, Lease, LeaseRenewed, LeaseRequest, Obstacle, WaitedLease};
 use solely_core::{LeaseId, ProcessId};
 
@@ -292,4 +293,28 @@ pub async fn a_waiter_that_leaves_keeps_nothing(world: World) {
         }
         _ => assert!(matches!(outcome, WaitedLease::Acquired(_)), "{outcome:?}"),
     }
+}
+
+/// Work under a lease is renewed for as long as it goes on, and costs next to nothing between two
+/// renewals, whatever hints it names where there are none.
+pub async fn work_under_a_lease_is_kept_quietly(world: World) {
+    let ttl = Duration::from_millis(2_400);
+    let request = LeaseRequest { ttl, holder: Holder::Process(world.process), ..request("worker", &["a"]) };
+    let begun = world.leases().begin(request, vec!["hint".to_owned()]).await.expect("asks");
+    let Begun::Mine(kept) = begun else { panic!("free") };
+    let (worked, before) = (Duration::from_secs(4), processor_time());
+    // The work takes longer than the lease would last, and than a hint's time.
+    tokio::time::sleep(worked).await;
+    let used = processor_time().saturating_sub(before);
+    assert!(!kept.lost().is_cancelled());
+    assert_eq!(world.store().held_keys(None, 10).await.expect("reads").len(), 1);
+    assert!(used < worked / 4, "{used:?} of the processor in {worked:?}");
+}
+
+/// What this process has used of the processor.
+fn processor_time() -> Duration {
+    let text = std::fs::read_to_string("/proc/self/stat").expect("Linux says so");
+    let fields: Vec<&str> = text.rsplit_once(')').expect("has a name").1.split_whitespace().collect();
+    let ticks: u64 = fields[11..13].iter().map(|field| field.parse::<u64>().expect("a number")).sum();
+    Duration::from_millis(ticks * 10)
 }

@@ -113,6 +113,7 @@ macro_rules! stamp {
                 a_wait_that_is_over_says_who_has_it,
                 waiters_get_it_one_after_the_other,
                 a_waiter_that_leaves_keeps_nothing,
+                work_under_a_lease_is_kept_quietly,
             ]
         );
         $crate::stamp_module!(

@@ -205,7 +205,9 @@ impl Bus {
 
     /// Tells someone of changed entries from now on, for as long as they are there.
     pub fn tell_changes_to(&self, listener: Weak<dyn ChangeListener>) {
-        self.listeners.write().unwrap_or_else(PoisonError::into_inner).push(listener);
+        let mut listeners = self.listeners.write().unwrap_or_else(PoisonError::into_inner);
+        listeners.retain(|known| known.strong_count() > 0);
+        listeners.push(listener);
     }
 
     /// See [`WeakBus`].

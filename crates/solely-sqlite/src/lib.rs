@@ -22,6 +22,7 @@ mod lease;
 mod liveness;
 mod migrate;
 mod open;
+mod others;
 mod queue;
 mod reader;
 mod row;

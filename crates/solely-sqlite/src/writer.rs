@@ -40,6 +40,7 @@ use tokio::sync::oneshot;
 use crate::counts::{self, Counts};
 use crate::error::store_error;
 use crate::lane::{Lane, Priority};
+use crate::others::Others;
 
 /// What a command sees: the connection inside the batch's transaction, and its time.
 pub(crate) struct Tx<'a> {
@@ -184,7 +185,7 @@ impl Writer {
                 if count_statements {
                     counts::count_statements(&mut conn, counts.clone());
                 }
-                let others = Others { looked: Instant::now(), version: None };
+                let others = Others::new(&thread_shared.bus);
                 Owner { conn, shared: &thread_shared, counts, last_fence }.run(others);
             })
             .expect("the system can start a thread");
@@ -380,32 +381,6 @@ fn run_caught(command: &mut dyn Command, tx: &Tx<'_>) -> Result<(), Trouble> {
     }
 }
 
-/// Watches for other processes that write to the file. There is one server for a file, but a tool
-/// may write beside it: what is held in memory is then from before.
-struct Others {
-    looked: Instant,
-    version: Option<i64>,
-}
-
-impl Others {
-    fn look(&mut self, conn: &Connection, shared: &Shared) {
-        let Some(bus) = shared.bus.get().filter(|_| self.looked.elapsed() >= LOOK_EVERY) else { return };
-        self.looked = Instant::now();
-        // Changes with the commits of other connections, and not with those of this one.
-        let version = conn.pragma_query_value(None, "data_version", |row| row.get(0)).ok();
-        if self.version.is_some()
-            && self.version != version
-            && let Some(bus) = bus.upgrade()
-        {
-            bus.missed();
-        }
-        self.version = version;
-    }
-}
-
-/// Between two looks for other processes.
-const LOOK_EVERY: Duration = Duration::from_millis(500);
-
 /// The thread's side of the writer.
 struct Owner<'a> {
     conn: Connection,
@@ -415,7 +390,7 @@ struct Owner<'a> {
 }
 
 impl Owner<'_> {
-    fn run(self, mut others: Others) {
+    fn run(self, mut others: Others<'_>) {
         let mut batch = Vec::with_capacity(limits::WRITER_BATCH);
         let mut last = Last::IDLE;
         let mut answered = Instant::now();
@@ -425,7 +400,7 @@ impl Owner<'_> {
             if started - answered > last.took {
                 last = Last::IDLE;
             }
-            others.look(&self.conn, self.shared);
+            others.look(&self.conn);
             self.run_batch(&mut batch, last);
             last = Last { commands: batch.len(), took: started.elapsed() };
             batch.drain(..).for_each(Command::answer);

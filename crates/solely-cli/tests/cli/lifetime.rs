@@ -72,6 +72,17 @@ async fn a_taken_port_is_said_so() {
     assert!(String::from_utf8_lossy(&second.stderr).contains("cannot listen"));
 }
 
+/// It is ready by itself, and the lease on `a` that was given before is held.
+async fn goes_on_with_what_was_acknowledged(server: &Server) {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while server.send(reqwest::Method::GET, "/readyz", None).await.status() != 200 {
+        assert!(Instant::now() < deadline, "it goes on by itself: {}", server.log());
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let (status, held) = server.post("/v1/leases", json!({"keys": ["a"], "owner": "p", "ttlMs": 1000})).await;
+    assert_eq!((status, &held["error"]), (409, &json!("LEASE_HELD")));
+}
+
 /// PostgreSQL goes away and comes back: readiness tells the truth, callers are refused at once
 /// and not after a timeout, and it goes on by itself. What was acknowledged is there.
 #[tokio::test]
@@ -93,13 +104,7 @@ async fn postgres_may_go_away_and_come_back() {
     assert!(refused["retryAfter"].is_u64());
     assert!(started.elapsed() < Duration::from_secs(2), "at once: {:?}", started.elapsed());
     postgres.start_again();
-    let deadline = Instant::now() + Duration::from_secs(20);
-    while server.send(reqwest::Method::GET, "/readyz", None).await.status() != 200 {
-        assert!(Instant::now() < deadline, "it goes on by itself: {}", server.log());
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
-    let (status, held) = server.post("/v1/leases", json!({"keys": ["a"], "owner": "p", "ttlMs": 1000})).await;
-    assert_eq!((status, &held["error"]), (409, &json!("LEASE_HELD")));
+    goes_on_with_what_was_acknowledged(&server).await;
 }
 
 /// PostgreSQL that is there and does not answer: within seconds that is known, readiness says so
@@ -125,13 +130,7 @@ async fn postgres_may_freeze_and_thaw() {
     assert_eq!(status, 503);
     assert!(asked.elapsed() < Duration::from_secs(2), "at once: {:?}", asked.elapsed());
     postgres.thaw();
-    let deadline = Instant::now() + Duration::from_secs(20);
-    while server.send(reqwest::Method::GET, "/readyz", None).await.status() != 200 {
-        assert!(Instant::now() < deadline, "it goes on by itself: {}", server.log());
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
-    let (status, held) = server.post("/v1/leases", json!({"keys": ["a"], "owner": "p", "ttlMs": 1000})).await;
-    assert_eq!((status, &held["error"]), (409, &json!("LEASE_HELD")));
+    goes_on_with_what_was_acknowledged(&server).await;
 }
 
 /// A log line is one JSON object that begins with its event and names its request and trace.

@@ -53,6 +53,8 @@ impl Leases {
     /// Begins work of this process under a lease, if nobody else has it. The hints of these keys
     /// are asked first, where there is a companion. Dropping what is answered gives all of it back.
     pub async fn begin(&self, request: LeaseRequest, hints: Vec<String>) -> Result<Begun, StoreError> {
+        // Without a companion there is nothing to be asked, kept or given back.
+        let hints = if self.hints.is_some() { hints } else { Vec::new() };
         let owner = request.id.to_string();
         let hinted = self.hint(&hints, &owner).await;
         if let Hinted::Held { owner, ends_in } = hinted {
