@@ -56,7 +56,8 @@ impl Server {
 
     /// How long from the start of the process to its first good answer.
     async fn until_ready(&self) -> Result<Duration> {
-        let client = reqwest::Client::new();
+        let client =
+            solely_core::upstream::http::builder(solely_core::upstream::http::Tls::Nobody).build()?;
         while self.started.elapsed() < Duration::from_secs(10) {
             if client.get(&self.url).send().await.is_ok_and(|answer| answer.status() == 200) {
                 return Ok(self.started.elapsed());

@@ -6,6 +6,7 @@ use anyhow::{Context as _, Result, anyhow};
 use clap::Args;
 use reqwest::Method;
 use serde_json::Value;
+use solely_core::upstream::http::{self, Tls};
 
 /// Where the server is, and who asks.
 #[derive(Args)]
@@ -26,7 +27,8 @@ pub(crate) struct Client {
 
 impl Client {
     pub(crate) fn new(remote: Remote) -> Result<Self> {
-        let http = reqwest::Client::builder().timeout(Duration::from_secs(70)).build()?;
+        let tls = Tls::for_urls(std::iter::once(remote.url.as_str()));
+        let http = http::builder(tls).timeout(Duration::from_secs(70)).build()?;
         Ok(Self { http, remote })
     }
 

@@ -5,6 +5,7 @@ pub(crate) mod config;
 pub(crate) mod jobs;
 pub(crate) mod keys;
 pub(crate) mod migrate;
+pub(crate) mod runs;
 pub(crate) mod serve;
 pub(crate) mod torture;
 

@@ -8,7 +8,7 @@ use std::path::Path;
 use figment::providers::{Env, Format as _, Serialized, Toml};
 use figment::value::{Dict, Map, Value};
 use figment::{Figment, Metadata, Profile, Provider};
-use solely_core::config::{AuthMode, Config};
+use solely_core::config::{AuthMode, Config, SourceConfig};
 
 use crate::commands::Failed;
 
@@ -86,6 +86,19 @@ fn check(config: &Config) -> Result<(), Failed> {
     if let Some(problem) = crate::redis::problem(&config.redis) {
         return Err(Failed::Config(problem));
     }
+    for (name, source) in &config.feed.sources {
+        let named = !name.is_empty()
+            && name.len() <= NAME_BYTES_MAX
+            && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.'));
+        if !named {
+            return Err(Failed::Config(format!(
+                "`feed.sources.{name}`: a name has 1 to {NAME_BYTES_MAX} letters, digits, `-`, `_` and `.`"
+            )));
+        }
+        if let Some((key, problem)) = source.problem() {
+            return Err(Failed::Config(format!("`feed.sources.{name}.{key}` {problem}")));
+        }
+    }
     if config.store.max_connections < 3 {
         return Err(Failed::Config("`store.max_connections` is at least 3".to_owned()));
     }
@@ -97,6 +110,9 @@ fn check(config: &Config) -> Result<(), Failed> {
     }
     Ok(())
 }
+
+/// Bytes of a source's name.
+const NAME_BYTES_MAX: usize = 64;
 
 /// A shorter one could be found by trying.
 const JWT_SECRET_BYTES_MIN: usize = 16;
@@ -157,7 +173,10 @@ fn from(origin: &str) -> String {
 
 /// The known key that looks most like this one, if one does.
 fn nearest(key: &str) -> Option<String> {
-    let known = flat(&Config::default()).into_keys();
+    let mut example = Config::default();
+    let name = key.strip_prefix("feed.sources.").and_then(|rest| rest.split('.').next()).unwrap_or("name");
+    example.feed.sources.insert(name.to_owned(), SourceConfig::default());
+    let known = flat(&example).into_keys();
     let scored = known.map(|known| (strsim::jaro_winkler(key, &known), known));
     scored.filter(|(score, _)| *score > 0.8).max_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, known)| known)
 }
@@ -209,12 +228,18 @@ impl Loaded {
             let value = match key.as_str() {
                 "store.url" | "redis.url" => without_password(value),
                 "auth.jwt_secret" if value != "" => "***".into(),
+                key if is_secret_of_source(key) && value != "" => "***".into(),
+                key if key.starts_with("feed.sources.") && key.ends_with(".url") => without_password(value),
                 _ => value,
             };
             Setting { key, value, origin: found.unwrap_or_else(|| "default".to_owned()) }
         };
         flat(&self.config).into_iter().map(setting).collect()
     }
+}
+
+fn is_secret_of_source(key: &str) -> bool {
+    key.starts_with("feed.sources.") && (key.ends_with(".password") || key.ends_with(".api_key"))
 }
 
 fn env_name(key: &str) -> String {

@@ -79,6 +79,13 @@ enum Command {
         #[command(subcommand)]
         verb: JobsVerb,
     },
+    /// Start, watch and steer runs of feeds
+    #[command(after_help = "Example: solely runs start diamonds --watch
+         solely runs resume 0190…")]
+    Runs {
+        #[command(subcommand)]
+        verb: RunsVerb,
+    },
     /// Print a script that completes commands in a shell
     #[command(after_help = "Example: solely completions bash > /etc/bash_completion.d/solely")]
     Completions {
@@ -179,6 +186,72 @@ enum JobsVerb {
     },
 }
 
+/// What to do with runs.
+#[derive(Subcommand)]
+enum RunsVerb {
+    /// Start a run, and print its id
+    #[command(after_help = "Example: solely runs start diamonds --mode incremental --watch")]
+    Start {
+        #[command(flatten)]
+        remote: Remote,
+        #[command(flatten)]
+        start: commands::runs::Start,
+    },
+    /// Follow a run to its end: bars on a terminal, lines elsewhere; exits 1 if it fails
+    #[command(after_help = "Example: solely runs watch        the latest run
+         solely runs watch 0190… | tee run.log")]
+    Watch {
+        #[command(flatten)]
+        remote: Remote,
+        /// Its id; the latest, if it is left out
+        id: Option<String>,
+        /// Print the run when it has ended, and nothing else
+        #[arg(long)]
+        json: bool,
+    },
+    /// List runs, newest first
+    #[command(after_help = "Example: solely runs list --source diamonds --json")]
+    List {
+        #[command(flatten)]
+        remote: Remote,
+        /// Only of this source
+        #[arg(long)]
+        source: Option<String>,
+        /// At most so many
+        #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=200))]
+        limit: u32,
+        /// Print the answer as it came
+        #[arg(long)]
+        json: bool,
+    },
+    /// Go on with the unfinished partitions of a cancelled or failed run
+    #[command(after_help = "Example: solely runs resume 0190…")]
+    Resume {
+        #[command(flatten)]
+        remote: Remote,
+        /// Its id
+        id: String,
+    },
+    /// Stop a run
+    #[command(after_help = "Example: solely runs cancel 0190…")]
+    Cancel {
+        #[command(flatten)]
+        remote: Remote,
+        /// Its id
+        id: String,
+    },
+}
+
+fn runs(verb: RunsVerb) -> Result<(), Failed> {
+    match verb {
+        RunsVerb::Start { remote, start } => commands::runs::start(remote, start),
+        RunsVerb::Watch { remote, id, json } => commands::runs::watch(remote, id, json),
+        RunsVerb::List { remote, source, limit, json } => commands::runs::list(remote, source, limit, json),
+        RunsVerb::Resume { remote, id } => commands::runs::change(remote, &id, "resume"),
+        RunsVerb::Cancel { remote, id } => commands::runs::change(remote, &id, "cancel"),
+    }
+}
+
 fn jobs(verb: JobsVerb) -> Result<(), Failed> {
     match verb {
         JobsVerb::List { remote, filter, json } => commands::jobs::list(remote, filter, json),
@@ -266,6 +339,7 @@ fn main() -> ExitCode {
         Command::Check { common, json } => commands::check::run(common.config.as_deref(), json),
         Command::Config { common, json } => commands::config::run(common.config.as_deref(), json),
         Command::Jobs { verb } => jobs(verb),
+        Command::Runs { verb } => runs(verb),
         Command::Completions { shell } => {
             clap_complete::generate(shell, &mut Cli::command(), "solely", &mut std::io::stdout());
             Ok(())

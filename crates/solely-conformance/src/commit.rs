@@ -3,25 +3,12 @@
 use solely_core::cache::{EntryKey, Lifetimes, Overwrite, PutEntry};
 use solely_core::commit::{Commit, Effect, Settled, Verdict};
 use solely_core::event::NewEvent;
-use solely_core::feed::{Page, Record};
 use solely_core::job::{Claim, JobState, NewJob};
 use solely_core::queue::JobFilter;
 use solely_core::{Json, StoreError};
 
 use crate::World;
 use crate::world::{LOCK, QUEUE, secs};
-
-fn page(offset: u64, last: bool) -> Effect {
-    let record = |n: u64| Record { id: format!("record-{n}"), payload: Json::of(&n) };
-    Effect::Page(Page {
-        run_id: "run".to_owned(),
-        partition_id: "p".to_owned(),
-        offset,
-        next_offset: offset + 2,
-        last,
-        records: vec![record(offset), record(offset + 1)],
-    })
-}
 
 fn entry() -> PutEntry {
     PutEntry {
@@ -95,21 +82,6 @@ pub async fn a_part_that_fails_undoes_the_whole_commit(world: World) {
     assert_eq!(world.complete(bad.claim).await, Settled::Applied, "the claim is still good");
 }
 
-/// A page whose partition is elsewhere settles its message and changes nothing else.
-pub async fn an_effect_whose_condition_fails_is_skipped(world: World) {
-    for key in ["one", "again", "early"] {
-        world.enqueue_key(key).await;
-    }
-    let claimed = world.claim(3).await;
-    assert_eq!(world.settle(whole(claimed[0].claim, page(0, false))).await, Settled::Applied);
-    for (claim, effect) in [(claimed[1].claim, page(0, false)), (claimed[2].claim, page(6, false))] {
-        assert_eq!(world.settle(whole(claim, effect)).await, Settled::Skipped);
-        assert_eq!(world.state(claim.job).await, JobState::Completed);
-    }
-    assert_eq!(next_jobs(&world).await, 1);
-    assert_eq!(world.told("subject").await, ["done", "otherwise", "otherwise"]);
-}
-
 /// An entry that a newer one stands in the way of is skipped, with all that would tell of it.
 pub async fn an_outdated_entry_is_skipped(world: World) {
     let newer = PutEntry { overwrite: Overwrite::Above(7), ..entry() };
@@ -121,15 +93,6 @@ pub async fn an_outdated_entry_is_skipped(world: World) {
     assert_eq!(world.settle(commit).await, Settled::Skipped);
     assert_eq!(next_jobs(&world).await, 0);
     assert_eq!(world.told("subject").await, ["otherwise"]);
-}
-
-/// A complete partition takes no further page.
-pub async fn a_complete_partition_takes_no_page(world: World) {
-    world.enqueue_key("last").await;
-    world.enqueue_key("late").await;
-    let claimed = world.claim(2).await;
-    assert_eq!(world.settle(whole(claimed[0].claim, page(0, true))).await, Settled::Applied);
-    assert_eq!(world.settle(whole(claimed[1].claim, page(2, false))).await, Settled::Skipped);
 }
 
 /// The next job of a commit that its key's live job is in the way of does not undo it.

@@ -8,6 +8,7 @@ pub mod access;
 pub mod cache;
 pub mod commit;
 pub mod event;
+pub mod feed;
 pub mod job;
 pub mod lease;
 pub mod liveness;

@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use solely_core::cache::{EntryKey, Lifetimes, Overwrite, PutEntry};
 use solely_core::commit::Effect;
-use solely_core::feed::FailPartition;
 use solely_core::job::{JobState, NewJob, RescueRequest, Rescued};
 use solely_core::store::Retention;
 use solely_core::upkeep::Upkeep;
 use solely_core::worker::{Delivery, Done, Failure, Handler, QueueSpec};
-use solely_core::{ProcessId, Settled};
+use solely_core::{Json, ProcessId, Settled};
 
 use crate::World;
 use crate::world::{DEAD_AFTER, LOCK, QUEUE, secs};
@@ -115,29 +115,31 @@ pub async fn a_rescuer_that_dies_leaves_the_job_to_the_next(world: World) {
     assert_eq!(world.bury(second.claim, "gone").await, Settled::Applied);
 }
 
-struct FailsItsPartition;
+struct TellsOfItsDeath;
 
 #[async_trait]
-impl Handler for FailsItsPartition {
+impl Handler for TellsOfItsDeath {
     async fn handle(&self, _delivery: &Delivery) -> Result<Done, Failure> {
         Ok(Done::default())
     }
 
     fn died(&self, job: &solely_core::job::Job, error: &str) -> Done {
-        let failed = FailPartition {
-            run_id: "run".to_owned(),
-            partition_id: job.key.clone(),
-            error: error.to_owned(),
+        let lifetimes = Lifetimes { fresh: secs(60), stale: secs(60), keep: secs(60) };
+        let failed = PutEntry {
+            key: EntryKey::new("failed", job.key.clone()),
+            value: Json::of(&error),
+            lifetimes,
+            overwrite: Overwrite::Always,
         };
         let next = NewJob::new("work-done", job.key.clone());
-        Done { effect: Effect::FailPartition(failed), next_jobs: vec![next], ..Done::default() }
+        Done { effect: Effect::PutEntries(vec![failed]), next_jobs: vec![next], ..Done::default() }
     }
 }
 
 /// Dead is an effect, whoever dead-letters: what it means commits with it.
 pub async fn a_rescuers_dead_letter_carries_its_effect(world: World) {
     let id = exhausted(&world).await;
-    let queues = [QueueSpec::new(QUEUE, Arc::new(FailsItsPartition))];
+    let queues = [QueueSpec::new(QUEUE, Arc::new(TellsOfItsDeath))];
     Upkeep::new(world.jobs(), world.process, &queues, Retention::default()).rescue().await.expect("rescues");
     let job = world.job(id).await;
     assert_eq!(job.state, JobState::Dead);
@@ -149,4 +151,6 @@ pub async fn a_rescuers_dead_letter_carries_its_effect(world: World) {
         ..Default::default()
     };
     assert_eq!(world.store().jobs(filter).await.expect("lists").len(), 1, "the next job came with it");
+    let effect = world.store().entries(vec![EntryKey::new("failed", job.key)]).await.expect("reads");
+    assert!(effect[0].is_some(), "and so did its effect");
 }

@@ -40,11 +40,35 @@ macro_rules! stamp {
                 everything_of_a_commit_is_there_together,
                 a_stale_commit_writes_nothing,
                 a_part_that_fails_undoes_the_whole_commit,
-                an_effect_whose_condition_fails_is_skipped,
                 an_outdated_entry_is_skipped,
-                a_complete_partition_takes_no_page,
                 a_next_job_that_is_there_already_is_no_failure,
                 a_job_may_be_followed_by_one_of_its_own_key,
+            ]
+        );
+        $crate::stamp_module!(
+            $engine,
+            feed,
+            [
+                one_run_of_a_source_at_a_time,
+                of_many_that_start_at_once_one_does,
+                a_run_is_due_only_after_a_while,
+                a_page_is_written_where_its_partition_is_and_once,
+                a_partition_that_has_ended_takes_no_page,
+                a_record_is_counted_once_however_often_it_comes,
+                pages_that_meet_neither_fail_nor_block,
+                a_run_counts_what_is_new_changed_and_gone,
+                nothing_of_a_run_is_seen_before_its_switch,
+                nothing_vanishes_where_nothing_was_fetched,
+                what_a_failed_run_left_behind_is_never_seen,
+                a_change_is_made_only_to_what_was_seen,
+                a_run_that_was_overtaken_does_not_go_on,
+                a_consolidation_that_was_broken_off_leaves_nothing,
+                a_stuck_partition_is_found_and_reported_once,
+                the_watermark_moves_with_the_switch,
+                what_is_replaced_is_swept_up_after_a_while,
+                old_runs_go_and_the_current_one_stays,
+                a_clients_partitions_are_kept,
+                runs_are_listed_newest_first,
             ]
         );
         $crate::stamp_module!(

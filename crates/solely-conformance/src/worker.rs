@@ -5,11 +5,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use solely_core::JobId;
+use solely_core::cache::{EntryKey, Lifetimes, Overwrite, PutEntry};
 use solely_core::commit::Effect;
-use solely_core::feed::FailPartition;
 use solely_core::job::{Job, JobState, NewJob};
 use solely_core::worker::{Backoff, Delivery, Done, Failure, Handler, QueueSpec, Worker};
+use solely_core::{JobId, Json};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -65,13 +65,15 @@ impl Handler for Scripted {
 
     fn died(&self, job: &Job, error: &str) -> Done {
         assert!(job.key != "panics in died", "a handler's mistake");
-        let failed = FailPartition {
-            run_id: "run".to_owned(),
-            partition_id: job.key.clone(),
-            error: error.to_owned(),
+        let lifetimes = Lifetimes { fresh: secs(60), stale: secs(60), keep: secs(60) };
+        let failed = PutEntry {
+            key: EntryKey::new("failed", job.key.clone()),
+            value: Json::of(&error),
+            lifetimes,
+            overwrite: Overwrite::Always,
         };
         let next = NewJob::new("work-done", job.key.clone());
-        Done { effect: Effect::FailPartition(failed), next_jobs: vec![next], ..Done::default() }
+        Done { effect: Effect::PutEntries(vec![failed]), next_jobs: vec![next], ..Done::default() }
     }
 }
 

@@ -13,6 +13,7 @@ use tokio::time::Instant;
 
 use crate::clock::{Clock, Timestamp};
 use crate::error::StoreError;
+use crate::feed::Feed;
 use crate::metrics::Metrics;
 use crate::store::Store;
 use crate::upstream::{UpstreamState, Upstreams};
@@ -103,7 +104,13 @@ impl Alerts {
     }
 
     /// Every alert as it stands.
-    pub async fn evaluate(&self, store: &dyn Store, upstreams: &Upstreams) -> Result<Vec<Alert>, StoreError> {
+    pub async fn evaluate(
+        &self,
+        store: &dyn Store,
+        upstreams: &Upstreams,
+        feed: &Feed,
+    ) -> Result<Vec<Alert>, StoreError> {
+        let stuck = feed.stuck().await?;
         let queues = store.queues().await?;
         let deepest = queues.iter().max_by_key(|queue| queue.ready);
         let open = upstreams.status(store).await?;
@@ -150,6 +157,21 @@ impl Alerts {
                 } else {
                     format!("{} failed too often and is left alone for now.", open.join(", "))
                 },
+            ),
+            self.judge(
+                "stuck_partitions",
+                number(stuck.len() as u64),
+                0.0,
+                stuck.first().map_or_else(
+                    || "Every partition of a running feed goes on.".to_owned(),
+                    |of| {
+                        let more = if stuck.len() > 1 { " and others do" } else { " does" };
+                        format!(
+                            "`{}` of run {}{more} not go on: does its source answer?",
+                            of.partition, of.run
+                        )
+                    },
+                ),
             ),
         ])
     }

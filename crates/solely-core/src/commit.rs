@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use crate::cache::PutEntry;
 use crate::event::{EventId, NewEvent};
-use crate::feed::{FailPartition, Page};
+use crate::feed::Step;
 use crate::job::{Claim, NewJob};
 
 /// What is to become of the job.
@@ -56,10 +56,8 @@ pub enum Effect {
     None,
     /// Writes cache entries, unconditionally or by version; skipped if none of them was newer.
     PutEntries(Vec<PutEntry>),
-    /// Writes one page of a feed, if the partition is where the page begins.
-    Page(Page),
-    /// Marks a partition of a feed as failed, if it is still running.
-    FailPartition(FailPartition),
+    /// Moves a feed, if it is where the step begins.
+    Feed(Step),
     /// Takes delivered events out of the outbox.
     Delivered(Vec<EventId>),
 }

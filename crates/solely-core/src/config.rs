@@ -3,6 +3,7 @@
 //! Unknown keys are refused wherever they stand. Loading (files, environment, flags, origins)
 //! is the command line's part; here is what the keys mean.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::net::SocketAddr;
 use std::str::FromStr;
@@ -10,8 +11,10 @@ use std::time::Duration;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
+use crate::feed::End;
 use crate::limits;
 use crate::store::Retention;
+use crate::upstream::Rate;
 
 /// All of it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -29,6 +32,8 @@ pub struct Config {
     pub alerts: AlertsConfig,
     /// How long finished things are kept.
     pub retention: RetentionConfig,
+    /// Sources that are copied.
+    pub feed: FeedConfig,
 }
 
 /// The HTTP server.
@@ -150,18 +155,205 @@ pub struct RetentionConfig {
     pub events: Span,
     /// Dead letters.
     pub dead_letters: Span,
+    /// Runs of feeds that have ended.
+    pub runs: Span,
 }
 
 impl Default for RetentionConfig {
     fn default() -> Self {
-        let Retention { jobs, events, dead_letters } = Retention::default();
-        Self { jobs: Span(jobs), events: Span(events), dead_letters: Span(dead_letters) }
+        let Retention { jobs, events, dead_letters, runs } = Retention::default();
+        Self { jobs: Span(jobs), events: Span(events), dead_letters: Span(dead_letters), runs: Span(runs) }
     }
 }
 
 impl From<&RetentionConfig> for Retention {
     fn from(config: &RetentionConfig) -> Self {
-        Self { jobs: config.jobs.0, events: config.events.0, dead_letters: config.dead_letters.0 }
+        Self {
+            jobs: config.jobs.0,
+            events: config.events.0,
+            dead_letters: config.dead_letters.0,
+            runs: config.runs.0,
+        }
+    }
+}
+
+/// Sources that are copied.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct FeedConfig {
+    /// By name.
+    pub sources: BTreeMap<String, SourceConfig>,
+}
+
+/// One source that is copied.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct SourceConfig {
+    /// What it speaks.
+    pub kind: SourceKind,
+    /// Where it is.
+    pub url: String,
+    /// The bearer token of an `http` source that wants one.
+    pub api_key: String,
+    /// The name that Nivoda knows.
+    pub username: String,
+    /// Its password.
+    pub password: String,
+    /// Records of a page.
+    pub page_limit: u32,
+    /// Records of the page before that a page begins with, where records move.
+    pub page_overlap: u32,
+    /// The lowest price, in the source's own unit.
+    pub min_price: i64,
+    /// The highest.
+    pub max_price: i64,
+    /// How far an incremental run reaches back before the watermark.
+    pub overlap: Span,
+    /// Partitions of a run, at most.
+    pub max_partitions: usize,
+    /// Fewer are not worth a partition.
+    pub min_records_per_partition: u64,
+    /// Pages fetched at once by one process.
+    pub concurrency: usize,
+    /// Calls per time, of all instances together; empty: as many as there are.
+    #[serde(with = "optional_text")]
+    pub rate: Option<Rate>,
+    /// How long one call may take.
+    pub timeout: Span,
+    /// How long a message is locked.
+    pub lock_duration: Span,
+    /// Deliveries of a message before it is given up.
+    pub max_deliveries: u32,
+    /// The window in which a message from outside is a duplicate.
+    pub duplicate_window: Span,
+    /// A partition that has not gone on for this long is stuck.
+    pub stuck_after: Span,
+    /// Starts a run by itself; empty: it does not.
+    #[serde(with = "optional_text")]
+    pub every: Option<Span>,
+    /// How the end of a partition is recognised.
+    pub end: End,
+}
+
+/// What a source speaks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum SourceKind {
+    /// Plain JSON over GET.
+    #[default]
+    Http,
+    /// Nivoda's GraphQL.
+    Nivoda,
+}
+
+impl Default for SourceConfig {
+    fn default() -> Self {
+        let minutes = |minutes: u64| Span(Duration::from_secs(minutes * 60));
+        Self {
+            kind: SourceKind::Http,
+            url: String::new(),
+            api_key: String::new(),
+            username: String::new(),
+            password: String::new(),
+            page_limit: 30,
+            page_overlap: 0,
+            min_price: 0,
+            max_price: 250_000,
+            overlap: minutes(15),
+            max_partitions: 30,
+            min_records_per_partition: 1_000,
+            concurrency: 4,
+            rate: Rate::new(25, Duration::from_secs(1)),
+            timeout: Span(Duration::from_secs(45)),
+            lock_duration: minutes(2),
+            max_deliveries: 5,
+            duplicate_window: minutes(10),
+            stuck_after: minutes(10),
+            every: None,
+            end: End::ShortPage,
+        }
+    }
+}
+
+impl SourceConfig {
+    /// Records of a page, at most.
+    pub fn page_max(&self) -> u32 {
+        match self.kind {
+            SourceKind::Http => limits::FEED_PAGE_MAX,
+            SourceKind::Nivoda => crate::feed::source::nivoda::PAGE_MAX,
+        }
+    }
+
+    /// What is wrong with it, if anything is: the key, and why.
+    pub fn problem(&self) -> Option<(&'static str, String)> {
+        let within = |name, value: u64, least: u64, most: u64| {
+            (!(least..=most).contains(&value)).then(|| (name, format!("is {least} to {most}")))
+        };
+        let time = |name, span: Span, most: u64| {
+            let wrong = span.0 < Duration::from_millis(100) || span.0 > Duration::from_secs(most);
+            wrong.then(|| (name, format!("is 100ms to {}", Span(Duration::from_secs(most)))))
+        };
+        let day = 24 * 3_600;
+        let known = self.url.starts_with("http://") || self.url.starts_with("https://");
+        (!known)
+            .then(|| ("url", "is a URL that begins with http:// or https://".to_owned()))
+            .or_else(|| within("page_limit", self.page_limit.into(), 1, self.page_max().into()))
+            .or_else(|| {
+                let wrong = self.page_overlap >= self.page_limit;
+                wrong.then(|| ("page_overlap", "is less than `page_limit`".to_owned()))
+            })
+            .or_else(|| {
+                let wrong = self.min_price > self.max_price;
+                wrong.then(|| ("min_price", "is not above `max_price`".to_owned()))
+            })
+            .or_else(|| {
+                let most = 1_000_000_000_000_000_i64;
+                let wrong = self.min_price < -most || self.max_price > most;
+                wrong.then(|| ("max_price", format!("is at most {most}")))
+            })
+            .or_else(|| {
+                within("max_partitions", self.max_partitions as u64, 1, limits::PARTITIONS_MAX as u64)
+            })
+            .or_else(|| within("min_records_per_partition", self.min_records_per_partition, 1, u64::MAX))
+            .or_else(|| within("concurrency", self.concurrency as u64, 1, 256))
+            .or_else(|| {
+                within("max_deliveries", self.max_deliveries.into(), 1, limits::JOB_ATTEMPTS_MAX.into())
+            })
+            .or_else(|| time("timeout", self.timeout, 3_600))
+            .or_else(|| time("lock_duration", self.lock_duration, day))
+            .or_else(|| time("stuck_after", self.stuck_after, 30 * day))
+            .or_else(|| self.every.and_then(|every| time("every", every, 366 * day)))
+            .or_else(|| {
+                let wrong = self.kind == SourceKind::Nivoda && self.username.is_empty();
+                wrong.then(|| ("username", "is needed for Nivoda".to_owned()))
+            })
+    }
+}
+
+/// A value that may be missing, as text: empty says so.
+mod optional_text {
+    use serde::de::{DeserializeOwned, Error as _, IntoDeserializer as _};
+    use serde::{Deserialize as _, Deserializer, Serialize, Serializer};
+
+    pub(super) fn serialize<T: Serialize, S: Serializer>(
+        value: &Option<T>,
+        to: S,
+    ) -> Result<S::Ok, S::Error> {
+        match value {
+            Some(value) => value.serialize(to),
+            None => to.serialize_str(""),
+        }
+    }
+
+    pub(super) fn deserialize<'de, T: DeserializeOwned, D: Deserializer<'de>>(
+        from: D,
+    ) -> Result<Option<T>, D::Error> {
+        let text = String::deserialize(from)?;
+        if text.is_empty() {
+            return Ok(None);
+        }
+        let read: Result<T, serde::de::value::Error> = T::deserialize(text.into_deserializer());
+        read.map(Some).map_err(D::Error::custom)
     }
 }
 

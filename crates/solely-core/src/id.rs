@@ -45,6 +45,10 @@ id!(
     JobId
 );
 id!(
+    /// A run of a feed. Ids made by one process grow.
+    RunId
+);
+id!(
     /// A lease. It proves ownership, so all of it but the time is random.
     LeaseId
 );
@@ -61,6 +65,19 @@ impl JobId {
 }
 
 impl Default for JobId {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl RunId {
+    /// A new id, greater than every earlier one of this process.
+    pub fn new() -> Self {
+        Self(Uuid::now_v7())
+    }
+}
+
+impl Default for RunId {
     fn default() -> Self {
         Self::new()
     }

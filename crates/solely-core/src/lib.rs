@@ -10,6 +10,7 @@
 //! | [`liveness`] | which processes are alive | the store's clock |
 //! | [`access`] | keys, scopes, user tokens, tickets | the key's row |
 //! | [`companion`] | copies, hints and wake-ups beside the store | nothing in it does |
+//! | [`feed`] | a paginated source copied one page per message | the partition's row |
 //! | [`commit`] | claim → effect → settle as one value, one transaction | the engine |
 //!
 //! There is no SQL and no HTTP server here. A store is whatever implements [`store::Store`];
@@ -46,6 +47,6 @@ pub mod worker;
 pub use clock::{Clock, Timestamp};
 pub use commit::{Commit, Effect, Settled, Verdict};
 pub use error::StoreError;
-pub use id::{JobId, LeaseId, ProcessId};
+pub use id::{JobId, LeaseId, ProcessId, RunId};
 pub use json::Json;
 pub use store::Store;

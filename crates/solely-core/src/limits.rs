@@ -107,6 +107,25 @@ pub const WATCH_POLL: Duration = Duration::from_secs(2);
 /// Notes that a bus has yet to send; beyond that it sends that anything may have happened.
 pub const NOTES_MAX: usize = 10_000;
 
+/// Partitions of one run.
+pub const PARTITIONS_MAX: usize = 1_000;
+/// Records of one page of a source that does not say less.
+pub const FEED_PAGE_MAX: u32 = 1_000;
+/// Records of one partition.
+pub const PARTITION_RECORDS_MAX: u64 = 100_000_000;
+/// Bytes of a record's id and of a partition's.
+pub const RECORD_ID_BYTES_MAX: usize = 256;
+/// Bytes of one answer of an upstream.
+pub const ANSWER_BYTES_MAX: usize = 32 * 1024 * 1024;
+/// Records that one step of a consolidation looks at.
+pub const CONSOLIDATE_BATCH: u32 = 2_000;
+/// Records that a stream reads at once.
+pub const STREAM_BATCH: u32 = 1_000;
+/// How long a stream of records may take; what it reads is kept for as long.
+pub const STREAM_TIME: Duration = Duration::from_secs(60 * 60);
+/// Streams of one process; one more is refused.
+pub const STREAMS_MAX: usize = 64;
+
 /// Items of a page of a listing, and of one that does not say.
 pub const PAGE_MAX: u32 = 200;
 /// See [`PAGE_MAX`].

@@ -15,6 +15,7 @@ use crate::error::StoreError;
 use crate::job::Enqueued;
 use crate::lease::WaitedLease;
 use crate::queue::Queue;
+use crate::worker::Failure;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct QueueLabel {
@@ -37,6 +38,17 @@ struct Outcome {
     outcome: &'static str,
 }
 
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct SourceLabel {
+    source: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct SourceOutcome {
+    source: String,
+    outcome: &'static str,
+}
+
 /// How a delivery ended, as counted.
 pub const SETTLEMENTS: [&str; 7] =
     ["completed", "retried", "postponed", "released", "dead", "skipped", "stale"];
@@ -45,6 +57,7 @@ const ACQUISITIONS: [&str; 4] = ["acquired", "held", "too_many", "error"];
 
 const TIERS: [&str; 3] = ["memory", "redis", "store"];
 const REDIS_CALLS: [&str; 4] = ["ok", "failed", "timeout", "refused"];
+const FEED_PAGES: [&str; 4] = ["fetched", "mismatch", "postponed", "failed"];
 const HINTS: [&str; 4] = ["taken", "held", "vanished", "error"];
 
 /// Every metric of the primitives, registered at zero.
@@ -71,6 +84,8 @@ pub struct Metrics {
     redis_cleanings: Counter,
     redis_changes: Counter,
     hints: Family<Outcome, Counter>,
+    feed_pages: Family<SourceOutcome, Counter>,
+    feed_records: Family<SourceLabel, Counter>,
     lock_failures: Share,
 }
 
@@ -129,6 +144,8 @@ impl Metrics {
             redis_cleanings: Counter::default(),
             redis_changes: Counter::default(),
             hints: Family::default(),
+            feed_pages: Family::default(),
+            feed_records: Family::default(),
             lock_failures: Share::default(),
         };
         metrics.register();
@@ -174,6 +191,34 @@ impl Metrics {
         );
         r.register("redis_changes", "Changes that were copied to Redis behind", self.redis_changes.clone());
         r.register("hints", "Hints asked for, by outcome", self.hints.clone());
+        r.register("feed_pages", "Messages of pages, by source and outcome", self.feed_pages.clone());
+        r.register("feed_records", "Records fetched, by source", self.feed_records.clone());
+    }
+
+    /// Every label of these sources of feeds at zero.
+    pub fn sources<'a>(&self, sources: impl IntoIterator<Item = &'a str>) {
+        for source in sources {
+            for outcome in FEED_PAGES {
+                let _ = self.feed_pages.get_or_create(&SourceOutcome { source: source.to_owned(), outcome });
+            }
+            let _ = self.feed_records.get_or_create(&SourceLabel { source: source.to_owned() });
+        }
+    }
+
+    pub(crate) fn feed_page(&self, source: &str, records: Result<usize, &Failure>) {
+        let outcome = match records {
+            Ok(_) => "fetched",
+            Err(Failure::Postponed { .. }) => "postponed",
+            Err(Failure::Transient { .. } | Failure::Permanent { .. }) => "failed",
+        };
+        self.feed_pages.get_or_create(&SourceOutcome { source: source.to_owned(), outcome }).inc();
+        let fetched = records.unwrap_or(0) as u64;
+        self.feed_records.get_or_create(&SourceLabel { source: source.to_owned() }).inc_by(fetched);
+    }
+
+    pub(crate) fn feed_mismatch(&self, source: &str) {
+        let label = SourceOutcome { source: source.to_owned(), outcome: "mismatch" };
+        self.feed_pages.get_or_create(&label).inc();
     }
 
     fn zero(&self, queues: &[String]) {

@@ -183,6 +183,6 @@ impl Jobs {
 fn written(commit: &Commit) -> Vec<EntryKey> {
     match &commit.effect {
         Effect::PutEntries(entries) => entries.iter().map(|entry| entry.key.clone()).collect(),
-        Effect::None | Effect::Page(_) | Effect::FailPartition(_) | Effect::Delivered(_) => Vec::new(),
+        Effect::None | Effect::Feed(_) | Effect::Delivered(_) => Vec::new(),
     }
 }

@@ -10,6 +10,7 @@ use crate::cache::CacheStore;
 use crate::check::CheckStore;
 use crate::error::StoreError;
 use crate::event::EventStore;
+use crate::feed::FeedStore;
 use crate::job::JobStore;
 use crate::lease::LeaseStore;
 use crate::limits;
@@ -26,12 +27,14 @@ pub struct Retention {
     pub dead_letters: Duration,
     /// Events that are not due for delivery.
     pub events: Duration,
+    /// Runs that have ended, but for the one that is current.
+    pub runs: Duration,
 }
 
 impl Default for Retention {
     fn default() -> Self {
         let days = |days: u64| Duration::from_secs(days * 24 * 60 * 60);
-        Self { jobs: days(1), dead_letters: days(30), events: days(30) }
+        Self { jobs: days(1), dead_letters: days(30), events: days(30), runs: days(90) }
     }
 }
 
@@ -64,6 +67,7 @@ pub trait Store:
     + LivenessStore
     + CheckStore
     + AccessStore
+    + FeedStore
 {
     /// The engine's name: `sqlite`, `postgres`.
     fn kind(&self) -> &'static str;

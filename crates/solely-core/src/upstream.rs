@@ -13,6 +13,7 @@
 //! forfeits it and takes another: calls that were apart do not arrive together.
 
 pub mod breaker;
+pub mod http;
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -144,7 +145,7 @@ pub enum UpstreamKind {
 /// An upstream's limits.
 #[derive(Clone, Debug)]
 pub struct UpstreamLimits {
-    /// Its name; the name of the shared row too.
+    /// Its name, unique among those of its kind.
     pub name: String,
     /// What kind of thing it is.
     pub kind: UpstreamKind,
@@ -156,6 +157,18 @@ pub struct UpstreamLimits {
     pub rate: Option<Rate>,
 }
 
+impl UpstreamLimits {
+    /// The name of the row that all instances share.
+    fn shared_name(&self) -> String {
+        let kind = match self.kind {
+            UpstreamKind::Provider => "provider",
+            UpstreamKind::Plugin => "plugin",
+            UpstreamKind::Source => "source",
+        };
+        format!("{kind}:{}", self.name)
+    }
+}
+
 /// A call that failed.
 #[derive(Debug)]
 pub struct CallFailed<E> {
@@ -165,6 +178,20 @@ pub struct CallFailed<E> {
     pub blame: bool,
     /// How long it asked to be left alone.
     pub retry_after: Option<Duration>,
+}
+
+/// What went wrong at an upstream.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum UpstreamError {
+    /// It may work later.
+    #[error("{0}")]
+    Transient(String),
+    /// It asked to be left alone for a time that it named.
+    #[error("{0}")]
+    Throttled(String),
+    /// It will never work like this.
+    #[error("{0}")]
+    Permanent(String),
 }
 
 /// Why there is no answer.
@@ -301,7 +328,7 @@ impl Upstream {
 
     /// Tells all instances. If the store cannot be told, the call's own failure still stands.
     async fn pause(&self, pause: Duration) {
-        if let Err(error) = self.store.pause_upstream(self.limits.name.clone(), pause).await {
+        if let Err(error) = self.store.pause_upstream(self.limits.shared_name(), pause).await {
             tracing::warn!(upstream = self.limits.name, %error, "a pause could not be stored");
         }
     }
@@ -312,7 +339,7 @@ impl Upstream {
             let asked = Instant::now();
             let patience = deadline.saturating_duration_since(asked);
             let slot = self.limits.rate.map(|rate| SlotRequest { spacing: rate.spacing(), patience });
-            let after = match self.store.admit(self.limits.name.clone(), slot).await? {
+            let after = match self.store.admit(self.limits.shared_name(), slot).await? {
                 Admission::Paused { left } => return Err(CallError::Paused { left }),
                 Admission::Go { after } => after,
             };
@@ -392,14 +419,14 @@ pub struct Upstreams {
 impl Upstreams {
     /// A set of upstreams.
     pub fn new(upstreams: impl IntoIterator<Item = Arc<Upstream>>) -> Self {
-        let by_name = upstreams.into_iter().map(|up| (up.limits.name.clone(), up)).collect();
+        let by_name = upstreams.into_iter().map(|up| (up.limits.shared_name(), up)).collect();
         Self { by_name: Arc::new(by_name) }
     }
 
     /// How each of them stands, by name.
     pub async fn status(&self, store: &dyn Store) -> Result<Vec<UpstreamStatus>, StoreError> {
         let paused = store.paused_upstreams().await?;
-        let status = |up: &Arc<Upstream>| up.status(paused.get(&up.limits.name).copied());
+        let status = |up: &Arc<Upstream>| up.status(paused.get(&up.limits.shared_name()).copied());
         Ok(self.by_name.values().map(status).collect())
     }
 }

@@ -26,6 +26,7 @@ const COUNTED: &[(&str, &str)] = &[
     ("leases", "SELECT count(*) FROM leases"),
     ("entries", "SELECT count(*) FROM entries"),
     ("events", "SELECT count(*) FROM events"),
+    ("runs", "SELECT count(*) FROM run_metadata"),
     ("partitions", "SELECT count(*) FROM partition_progress"),
     ("records", "SELECT count(*) FROM records"),
 ];
@@ -69,25 +70,69 @@ const RULES: &[(&str, &str)] = &[
           WHERE NOT (updated_at <= fresh_until AND fresh_until <= stale_until AND stale_until <= keep_until)",
     ),
     (
-        "a partition's counter agrees with its records",
-        "SELECT run_id || ' ' || partition_id, records_processed || ' counted, ' || stored || ' stored'
-           FROM (SELECT run_id, partition_id, records_processed,
-                        (SELECT count(*) FROM records
-                          WHERE records.run_id = worker_runs.run_id
-                            AND records.partition_id = worker_runs.partition_id) AS stored
-                   FROM worker_runs) AS counted
-          WHERE records_processed <> stored",
+        "a run's counters agree with its partitions",
+        "SELECT run_id::text, completed_workers || ' completed and ' || failed_workers || ' failed of '
+                || expected_workers || ' counted'
+           FROM run_metadata
+          WHERE status <> 'scheduling' AND expected_workers > 0
+            AND (completed_workers <> (SELECT count(*) FROM worker_runs
+                                        WHERE worker_runs.run_id = run_metadata.run_id
+                                          AND worker_runs.status = 'completed')
+              OR failed_workers <> (SELECT count(*) FROM worker_runs
+                                     WHERE worker_runs.run_id = run_metadata.run_id
+                                       AND worker_runs.status = 'failed')
+              OR expected_workers <> (SELECT count(*) FROM partition_progress
+                                       WHERE partition_progress.run_id = run_metadata.run_id))",
     ),
     (
-        "a partition that is not complete has a job or has failed",
-        "SELECT run_id || ' ' || partition_id, 'stranded at ' || next_offset
-           FROM partition_progress
-           JOIN worker_runs USING (run_id, partition_id)
-          WHERE NOT completed
-            AND status <> 'failed'
+        "a run's records are those that its partitions counted",
+        "SELECT run_id::text, counted || ' counted, ' || stored || ' seen'
+           FROM (SELECT run_id,
+                        (SELECT coalesce(sum(records_processed), 0) FROM worker_runs
+                          WHERE worker_runs.run_id = run_metadata.run_id) AS counted,
+                        (SELECT count(*) FROM seen
+                          WHERE seen.feed = run_metadata.feed AND seen.number = run_metadata.number
+                            AND seen.kind < 3) AS stored
+                   FROM run_metadata
+                  WHERE status IN ('running', 'consolidating', 'completed')
+                    AND NOT swept AND NOT versions_swept) AS run
+          WHERE counted <> stored",
+    ),
+    (
+        "a partition is complete where its work is",
+        "SELECT run_id::text || ' ' || partition_id, 'complete in one row and ' || status || ' in the other'
+           FROM partition_progress JOIN worker_runs USING (run_id, partition_id)
+          WHERE completed <> (status = 'completed')",
+    ),
+    (
+        "a partition of a running run is complete, has failed or has a job",
+        "SELECT progress.run_id::text || ' ' || progress.partition_id, 'stranded at ' || next_offset
+           FROM partition_progress AS progress
+           JOIN worker_runs AS worker USING (run_id, partition_id)
+           JOIN run_metadata AS of_run USING (run_id)
+          WHERE of_run.status = 'running' AND worker.status = 'running'
             AND NOT EXISTS (SELECT 1 FROM jobs
                              WHERE queue = 'work-items' AND state <= 2
-                               AND key = run_id || ':' || partition_id || ':' || next_offset)",
+                               AND key = progress.run_id || ':' || progress.partition_id || ':' || next_offset)",
+    ),
+    (
+        "one run of a source at a time",
+        "SELECT source, count(*) || ' active runs'
+           FROM run_metadata WHERE status IN ('scheduling', 'running', 'consolidating')
+          GROUP BY source HAVING count(*) > 1",
+    ),
+    (
+        "what is current was consolidated",
+        "SELECT source, 'run ' || current_number || ' is current and not completed'
+           FROM feeds
+          WHERE EXISTS (SELECT 1 FROM run_metadata
+                         WHERE run_metadata.feed = feeds.feed AND number = current_number
+                           AND status <> 'completed')",
+    ),
+    (
+        "no version is later than its source's last run",
+        "SELECT source || ' ' || id, 'version ' || number FROM records JOIN feeds USING (feed)
+          WHERE number > last_number",
     ),
 ];
 

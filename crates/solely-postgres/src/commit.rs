@@ -12,6 +12,7 @@ use solely_core::clock::Timestamp;
 use solely_core::commit::{Commit, Effect, Settled, Verdict};
 use solely_core::event::NewEvent;
 use solely_core::fault::{self, Guard};
+use solely_core::feed::{Page, Step};
 use solely_core::job::{Claim, NewJob, OnRunning, Window};
 use solely_core::{JobId, Json, StoreError};
 use tokio_postgres::{Error, Row};
@@ -87,9 +88,8 @@ async fn settle(tx: &Tx<'_>, commits: &[Commit], fence_holds: bool) -> Result<Ve
     for owned in owned.iter().filter(|owned| owned.triggered) {
         succeed_the_dead(tx, commits[owned.place].claim.job, now).await?;
     }
-    // One after the other, in the order given, but without waiting for each answer.
-    let applied =
-        try_join_all(owned.iter().map(|owned| apply(tx, &commits[owned.place].effect, now))).await?;
+    let effects: Vec<&Effect> = owned.iter().map(|owned| &commits[owned.place].effect).collect();
+    let applied = apply_all(tx, &effects, now).await?;
     fault::point("settle.effect");
     let (mut next_jobs, mut events): (Vec<&NewJob>, Vec<NewEvent>) = (Vec::new(), Vec::new());
     for (owned, applied) in owned.iter().zip(applied) {
@@ -179,6 +179,33 @@ async fn succeed_the_dead(tx: &Tx<'_>, dead: JobId, now: Timestamp) -> Result<()
     job::enqueue_all(tx, &[&successor], Some(now)).await.map(drop)
 }
 
+/// Applies effects. Pages are written together; the others one after the other, in the order given,
+/// but without waiting for each answer.
+async fn apply_all(tx: &Tx<'_>, effects: &[&Effect], now: Timestamp) -> Result<Vec<bool>, Error> {
+    let (mut places, mut pages): (Vec<usize>, Vec<&Page>) = (Vec::new(), Vec::new());
+    for (place, effect) in effects.iter().enumerate() {
+        if let Effect::Feed(Step::Page(page)) = effect {
+            places.push(place);
+            pages.push(page);
+        }
+    }
+    let others = (0..).zip(effects).filter(|(place, _)| !places.contains(place));
+    let others =
+        try_join_all(others.map(|(place, effect)| async move {
+            apply(tx, effect, now).await.map(|applied| (place, applied))
+        }));
+    let mut applied = vec![false; effects.len()];
+    for (place, held) in others.await? {
+        applied[place] = held;
+    }
+    if !pages.is_empty() {
+        for nth in feed::write_pages(tx, &pages, now).await? {
+            applied[places[nth]] = true;
+        }
+    }
+    Ok(applied)
+}
+
 /// Applies an effect. False if its condition does not hold; nothing of it was then written.
 async fn apply(tx: &Tx<'_>, effect: &Effect, now: Timestamp) -> Result<bool, Error> {
     match effect {
@@ -187,8 +214,7 @@ async fn apply(tx: &Tx<'_>, effect: &Effect, now: Timestamp) -> Result<bool, Err
             let outcomes = cache::put_all(tx, entries, now).await?;
             Ok(outcomes.is_empty() || outcomes.iter().any(|put| matches!(put, Put::Stored { .. })))
         }
-        Effect::Page(page) => feed::write_page(tx, page, now).await,
-        Effect::FailPartition(failed) => feed::fail_partition(tx, failed).await,
+        Effect::Feed(step) => feed::take(tx, step, now).await,
         Effect::Delivered(events) => event::mark_delivered(tx, events).await.map(|()| true),
     }
 }

@@ -338,7 +338,12 @@ async fn wake(tx: &Tx<'_>, dead: &Dead, now: Timestamp) -> Result<bool, Error> {
     }
 }
 
-async fn cancel_one(tx: &Tx<'_>, queue: &str, key: &str, now: Timestamp) -> Result<Option<JobId>, Error> {
+pub(crate) async fn cancel_one(
+    tx: &Tx<'_>,
+    queue: &str,
+    key: &str,
+    now: Timestamp,
+) -> Result<Option<JobId>, Error> {
     let found = tx
         .optional(
             "SELECT id FROM jobs WHERE queue = $1 AND key = $2 AND state <= 1 FOR UPDATE",

@@ -11,7 +11,7 @@ use tokio_postgres::Error;
 use crate::connection::ANSWER_TIMEOUT;
 use crate::row::millis;
 use crate::transaction::transact;
-use crate::{PostgresStore, Tx, bus};
+use crate::{PostgresStore, Tx, bus, feed};
 
 #[async_trait]
 impl Store for PostgresStore {
@@ -47,7 +47,8 @@ impl Store for PostgresStore {
 }
 
 async fn prune(tx: &Tx<'_>, retention: Retention) -> Result<Pruned, Error> {
-    let now_ms = tx.now().await?.as_millis();
+    let now = tx.now().await?;
+    let now_ms = now.as_millis();
     let before = |kept| now_ms.saturating_sub(millis(kept));
     let batch = i64::from(limits::PRUNE_BATCH);
     let mut pruned = Pruned::default();
@@ -104,5 +105,8 @@ async fn prune(tx: &Tx<'_>, retention: Retention) -> Result<Pruned, Error> {
         let deleted = tx.execute(sql, &[&cutoff, &batch]).await?;
         pruned.add(usize::try_from(deleted).unwrap_or(usize::MAX));
     }
+    let (rows, more) = feed::prune(tx, now, retention.runs).await?;
+    pruned.rows += rows;
+    pruned.more |= more;
     Ok(pruned)
 }

@@ -78,6 +78,39 @@ impl<T: std::str::FromStr + Send> FromRequestParts<App> for Path<T> {
     }
 }
 
+/// Two segments of the path, of which the second is any text.
+pub(crate) struct PathPair<T>(pub(crate) T, pub(crate) String);
+
+impl<T: std::str::FromStr + Send> FromRequestParts<App> for PathPair<T> {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, ApiError> {
+        let axum::extract::Path((first, second)) =
+            axum::extract::Path::<(String, String)>::from_request_parts(parts, app)
+                .await
+                .map_err(|_| ApiError::not_found("There is no such thing."))?;
+        let first = first.parse().map_err(|_| ApiError::not_found(format!("There is no `{first}`.")))?;
+        Ok(Self(first, second))
+    }
+}
+
+/// Whose request it is, for what it causes.
+#[derive(Clone, Default)]
+pub(crate) struct Asker {
+    /// Its id.
+    pub(crate) request_id: String,
+    /// Its W3C `traceparent`.
+    pub(crate) trace: Option<String>,
+}
+
+impl FromRequestParts<App> for Asker {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, _app: &App) -> Result<Self, ApiError> {
+        Ok(parts.extensions.get::<Self>().cloned().unwrap_or_default())
+    }
+}
+
 /// What serde says, with the field in front and the column left out.
 fn sentence(path: &str, what: &str) -> String {
     let what = what.split(" at line ").next().unwrap_or(what);

@@ -17,6 +17,7 @@ mod request_id;
 mod router;
 mod routes;
 mod serve;
+mod stream;
 mod ws;
 
 use std::sync::Arc;
@@ -26,6 +27,7 @@ use solely_core::alert::Alerts;
 use solely_core::bus::Bus;
 use solely_core::cache::Cache;
 use solely_core::companion::Companion;
+use solely_core::feed::{Feed, FeedSource};
 use solely_core::lease::Leases;
 use solely_core::metrics::Metrics;
 use solely_core::queue::Jobs;
@@ -50,6 +52,8 @@ pub struct App {
     pub jobs: Jobs,
     /// Leases, with waiting.
     pub leases: Leases,
+    /// Sources that are copied, with their runs.
+    pub feed: Feed,
     /// The upstreams of this process.
     pub upstreams: Upstreams,
     /// What is counted.
@@ -77,6 +81,8 @@ pub struct Parts {
     pub companion: Option<Arc<dyn Companion>>,
     /// What is counted.
     pub metrics: Arc<Metrics>,
+    /// Sources that are copied.
+    pub sources: Vec<FeedSource>,
     /// How callers are known.
     pub access: Access,
     /// Other origins that browsers may call and connect from.
@@ -92,29 +98,32 @@ pub struct Parts {
 impl App {
     /// An app of these parts.
     pub fn new(parts: Parts) -> Self {
-        let Parts { store, companion, metrics, access, cors_origins, max_body, max_in_flight, queue_depth } =
-            parts;
+        let Parts { store, companion, metrics, sources, access, cors_origins, max_body, .. } = parts;
         let bus = Bus::new();
         // The first that is up carries the notes.
         if let Some(companion) = &companion {
             companion.connect_bus(&bus);
         }
         store.connect_bus(&bus);
+        let jobs = Jobs::new(store.clone(), bus.clone(), metrics.clone());
+        let feed = Feed::new(jobs.clone(), sources);
+        metrics.sources(feed.sources().map(|source| source.name.as_str()));
         Self {
             cache: Cache::new(store.clone(), bus.clone(), metrics.clone(), companion.clone()),
-            jobs: Jobs::new(store.clone(), bus.clone(), metrics.clone()),
+            jobs,
             leases: Leases::new(store.clone(), bus, metrics.clone()).with_hints(companion.clone()),
-            upstreams: Upstreams::default(),
+            upstreams: Upstreams::new(feed.sources().map(|source| source.upstream.clone())),
+            feed,
             companion,
             store,
-            alerts: Alerts::new(metrics.clone(), queue_depth),
+            alerts: Alerts::new(metrics.clone(), parts.queue_depth),
             metrics,
             access,
             cors_origins: Arc::new(cors_origins),
             max_body,
             stop: CancellationToken::new(),
             openapi: "{}".into(),
-            load: limit::Load::new(max_in_flight),
+            load: limit::Load::new(parts.max_in_flight),
             sockets: ws::Sockets::default(),
         }
     }

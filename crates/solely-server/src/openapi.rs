@@ -20,6 +20,7 @@ use crate::error::ErrorBody;
         (name = "leases", description = "Named rights with an end and a fence that only grows"),
         (name = "jobs", description = "Durable unique work, and its dead letters"),
         (name = "queues", description = "Queues and their pauses"),
+        (name = "runs", description = "Sources copied one page per message, exactly once"),
         (name = "upstreams", description = "Slow things that are called, and their budgets"),
         (name = "timeline", description = "Why a thing is as it is"),
         (name = "access", description = "Tickets"),

@@ -8,17 +8,21 @@ use axum::response::{IntoResponse as _, Response};
 use tracing::Instrument as _;
 
 use crate::error::{ApiError, set};
+use crate::extract::Asker;
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const REQUEST_ID_BYTES_MAX: usize = 128;
 
 /// Takes the client's id or makes one, says of the log lines between that they are the request's, and
 /// writes the body of an error that comes back.
-pub(crate) async fn layer(request: Request, next: Next) -> Response {
+pub(crate) async fn layer(mut request: Request, next: Next) -> Response {
     let id = given(&request).unwrap_or_else(|| uuid::Uuid::now_v7().to_string());
     let trace = trace_id(&request);
     let span = trace.map(|trace_id| tracing::info_span!("request", requestId = id, traceId = trace_id));
     let span = span.unwrap_or_else(|| tracing::info_span!("request", requestId = id));
+    let traceparent = trace.and_then(|_| request.headers().get("traceparent")?.to_str().ok());
+    let asker = Asker { request_id: id.clone(), trace: traceparent.map(str::to_owned) };
+    request.extensions_mut().insert(asker);
     let mut response = next.run(request).instrument(span).await;
     if let Some(error) = response.extensions_mut().remove::<ApiError>() {
         let allow = response.headers_mut().remove(header::ALLOW);

@@ -12,7 +12,7 @@ use utoipa_axum::routes;
 use crate::error::ApiError;
 use crate::openapi::Description;
 use crate::routes::{
-    alert, dead_letter, docs, health, job, lease, metrics, queue, ticket, timeline, upstream,
+    alert, dead_letter, docs, feed, health, job, lease, metrics, queue, run, ticket, timeline, upstream,
 };
 use crate::{App, access, limit, origin, request_id, ws};
 
@@ -37,6 +37,14 @@ fn described() -> OpenApiRouter<App> {
         .routes(routes!(queue::resume))
         .routes(routes!(dead_letter::list))
         .routes(routes!(dead_letter::redrive))
+        .routes(routes!(run::list, run::start))
+        .routes(routes!(run::show))
+        .routes(routes!(run::cancel))
+        .routes(routes!(run::resume))
+        .routes(routes!(run::retry))
+        .routes(routes!(run::reset))
+        .routes(routes!(run::records))
+        .routes(routes!(feed::records))
         .routes(routes!(upstream::list))
         .routes(routes!(timeline::list))
         .routes(routes!(alert::list))

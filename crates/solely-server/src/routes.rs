@@ -3,11 +3,13 @@
 pub(crate) mod alert;
 pub(crate) mod dead_letter;
 pub(crate) mod docs;
+pub(crate) mod feed;
 pub(crate) mod health;
 pub(crate) mod job;
 pub(crate) mod lease;
 pub(crate) mod metrics;
 pub(crate) mod queue;
+pub(crate) mod run;
 pub(crate) mod ticket;
 pub(crate) mod timeline;
 pub(crate) mod upstream;

@@ -9,7 +9,7 @@ use std::time::Duration;
 use solely_core::ProcessId;
 use solely_core::store::Retention;
 use solely_core::upkeep::Upkeep;
-use solely_core::worker::{QueueSpec, Worker};
+use solely_core::worker::Worker;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
@@ -17,8 +17,6 @@ use crate::{App, listen, router};
 
 /// What runs beside the HTTP server.
 pub struct Runtime {
-    /// The queues that this process works.
-    pub queues: Vec<QueueSpec>,
     /// How long finished things are kept.
     pub retention: Retention,
     /// How long requests and deliveries may go on once it is told to stop.
@@ -27,20 +25,22 @@ pub struct Runtime {
 
 /// Serves until `stop`, then drains.
 pub async fn serve(listener: TcpListener, app: App, runtime: Runtime, stop: CancellationToken) {
-    let process = ProcessId::random();
-    let upkeep = Upkeep::new(app.jobs.clone(), process, &runtime.queues, runtime.retention);
+    let (process, queues) = (ProcessId::random(), app.feed.queues());
+    let upkeep = Upkeep::new(app.jobs.clone(), process, &queues, runtime.retention);
     let grace = runtime.grace.saturating_sub(SETTLING.min(runtime.grace / 4));
-    let worker = Worker { jobs: app.jobs.clone(), process, queues: runtime.queues, grace };
+    let worker = Worker { jobs: app.jobs.clone(), process, queues, grace };
     let drained = CancellationToken::new();
     let upkeep = tokio::spawn(upkeep.run(drained.clone()));
     let worker = tokio::spawn(worker.run(stop.clone()));
     let (store, companion) = (app.store.clone(), app.companion.clone());
     let app = App { stop: stop.clone(), ..app };
     let watching = tokio::spawn(stop.clone().run_until_cancelled_owned(watch_alerts(app.clone())));
+    let feeds = tokio::spawn(app.feed.clone().keep(stop.clone()));
     let sockets = app.sockets.clone();
     listen::serve(listener, router(app), &stop, grace).await;
     let _ = tokio::time::timeout(SETTLING, sockets.closed()).await;
     let _ = watching.await;
+    let _ = feeds.await;
     let _ = worker.await;
     drained.cancel();
     let _ = upkeep.await;
@@ -56,7 +56,7 @@ async fn watch_alerts(app: App) {
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
-        if let Err(error) = app.alerts.evaluate(&*app.store, &app.upstreams).await {
+        if let Err(error) = app.alerts.evaluate(&*app.store, &app.upstreams, &app.feed).await {
             tracing::debug!(%error, "alerts cannot be judged");
         }
     }

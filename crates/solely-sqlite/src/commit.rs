@@ -204,8 +204,7 @@ fn apply(tx: &Tx<'_>, effect: &Effect) -> Result<bool, Error> {
             }
             Ok(stored)
         }
-        Effect::Page(page) => feed::write_page(tx, page),
-        Effect::FailPartition(failed) => feed::fail_partition(tx, failed),
+        Effect::Feed(step) => feed::take(tx, step),
         Effect::Delivered(events) => {
             for id in events {
                 event::mark_delivered(tx, *id)?;

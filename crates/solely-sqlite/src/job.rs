@@ -378,7 +378,7 @@ fn revive_one(
     Ok(Revived::Ready { id, queue })
 }
 
-fn cancel_one(tx: &Tx<'_>, queue: &str, key: &str) -> Result<Option<JobId>, Error> {
+pub(crate) fn cancel_one(tx: &Tx<'_>, queue: &str, key: &str) -> Result<Option<JobId>, Error> {
     let mut find = tx
         .conn
         .prepare_cached("SELECT id FROM jobs WHERE queue = ?1 AND key = ?2 AND live = 1 AND state <= 1")?;

@@ -71,6 +71,7 @@ pub struct SqliteStore {
     writer: writer::Writer,
     readers: reader::Readers,
     guards: Guards,
+    clock: Clock,
     counts: Arc<Counts>,
     prune_marks: Mutex<upkeep::Marks>,
     /// Held for as long as the store is open, if it was opened to serve.

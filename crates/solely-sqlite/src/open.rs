@@ -63,7 +63,8 @@ impl SqliteStore {
             Ok((writer.map_err(sql)?, readers))
         };
         let (writer, readers) = opened()?;
-        Ok(Self { writer, readers, guards: options.guards, counts, prune_marks: Mutex::default(), lock })
+        let (guards, clock) = (options.guards, options.clock.clone());
+        Ok(Self { writer, readers, guards, clock, counts, prune_marks: Mutex::default(), lock })
     }
 }
 

@@ -12,8 +12,8 @@ use solely_core::job::JobState;
 use solely_core::store::{Pruned, Retention, Store};
 use solely_core::{StoreError, limits};
 
-use crate::SqliteStore;
 use crate::writer::Tx;
+use crate::{SqliteStore, feed};
 
 /// Where the walks of pruning stand.
 #[derive(Clone, Debug, Default)]
@@ -94,6 +94,9 @@ fn prune(tx: &Tx<'_>, retention: Retention, mut marks: Marks) -> Result<(Pruned,
     }
     prune_events(tx, before(retention.events), &mut marks, &mut pruned)?;
     prune_leases(tx, &mut marks, &mut pruned)?;
+    let (rows, more) = feed::prune(tx, retention.runs)?;
+    pruned.rows += rows as u64;
+    pruned.more |= more;
     Ok((pruned, marks))
 }
 

@@ -4,9 +4,10 @@ use std::path::PathBuf;
 
 use async_trait::async_trait;
 use solely_core::StoreError;
+use solely_core::feed::{CONSOLIDATE, WORK_DONE, WORK_ITEMS};
 use tokio_postgres::NoTls;
 
-use crate::paged::{Run, WORK_DONE, WORK_ITEMS};
+use crate::feeds::{PAGES, PARTITIONS, RECORDS, Run};
 
 /// What a checker needs of a database: one number for one query.
 #[async_trait]
@@ -43,17 +44,18 @@ impl Numbers for Postgres {
     }
 }
 
-/// How many messages of a run are still to be worked.
-pub async fn left(numbers: &dyn Numbers, run: &Run) -> Result<i64, StoreError> {
+/// Whether a run is still active.
+pub async fn is_active(numbers: &dyn Numbers, run: &Run) -> Result<bool, StoreError> {
     let sql = format!(
-        "SELECT count(*) FROM jobs WHERE queue = '{WORK_ITEMS}' AND state <= 2 AND key LIKE '{}:%'",
+        "SELECT count(*) FROM run_metadata
+          WHERE run_id = '{}' AND status IN ('scheduling', 'running', 'consolidating')",
         run.id
     );
-    numbers.number(&sql).await
+    Ok(numbers.number(&sql).await? > 0)
 }
 
 /// What is wrong with runs of which nothing is left to be worked: every page exactly once, none
-/// stranded, and each settled by the delivery that had it last.
+/// stranded, each settled by the delivery that had it last, consolidated once.
 pub async fn violations(numbers: &dyn Numbers, runs: &[Run]) -> Result<Vec<String>, StoreError> {
     let mut wrong = Vec::new();
     for run in runs {
@@ -69,38 +71,50 @@ pub async fn violations(numbers: &dyn Numbers, runs: &[Run]) -> Result<Vec<Strin
 
 fn expected(run: &Run) -> Vec<(&'static str, String, u64)> {
     let of_run = format!("run_id = '{}'", run.id);
-    let of_key = format!("key LIKE '{}:%'", run.id);
+    let of_key = format!("key LIKE '%{}:%'", run.id);
     let sum = |column: &str| {
         format!("SELECT CAST(coalesce(sum({column}), 0) AS bigint) FROM worker_runs WHERE {of_run}")
     };
     let of_event = format!("event = 'page_settled' AND subject LIKE 'page:{}:%'", run.id);
-    let (records, pages) = (run.partitions * run.records, run.partitions * run.pages());
+    let (records, pages) = (PARTITIONS * RECORDS, PARTITIONS * PAGES);
+    let of_partitions =
+        |what: &str| format!("SELECT count(*) FROM partition_progress WHERE {of_run} AND {what}");
     vec![
-        ("records", format!("SELECT count(*) FROM records WHERE {of_run}"), records),
+        (
+            "records seen",
+            format!(
+                "SELECT count(*) FROM seen JOIN run_metadata USING (feed, number) WHERE {of_run} AND kind < 3"
+            ),
+            records,
+        ),
         ("records counted", sum("records_processed"), records),
         ("pages counted", sum("pages_processed"), pages),
-        (
-            "complete partitions",
-            format!("SELECT count(*) FROM partition_progress WHERE {of_run} AND completed"),
-            run.partitions,
-        ),
-        (
-            "partitions at their end",
-            format!(
-                "SELECT count(*) FROM partition_progress WHERE {of_run} AND next_offset = {}",
-                run.records
-            ),
-            run.partitions,
-        ),
+        ("complete partitions", of_partitions("completed"), PARTITIONS),
+        ("partitions at their end", of_partitions(&format!("next_offset = {RECORDS}")), PARTITIONS),
         (
             "WORK_DONE messages",
             format!("SELECT count(*) FROM jobs WHERE queue = '{WORK_DONE}' AND {of_key}"),
-            run.partitions,
+            PARTITIONS,
         ),
         (
             "messages of pages",
             format!("SELECT count(*) FROM jobs WHERE queue = '{WORK_ITEMS}' AND {of_key}"),
             pages,
+        ),
+        (
+            "consolidations",
+            format!("SELECT count(*) FROM jobs WHERE queue = '{CONSOLIDATE}' AND key LIKE '%{}'", run.id),
+            1,
+        ),
+        (
+            "completed runs with all partitions",
+            format!(
+                "SELECT count(*) FROM run_metadata
+                  WHERE {of_run} AND status = 'completed' AND completed_workers = {PARTITIONS}
+                    AND expected_workers = {PARTITIONS} AND added + changed + unchanged = {records}
+                    AND removed = 0"
+            ),
+            1,
         ),
         ("settlements of pages", format!("SELECT count(*) FROM events WHERE {of_event}"), pages),
         (

@@ -10,7 +10,7 @@
 
 pub mod checker;
 pub mod entries;
-pub mod paged;
+pub mod feeds;
 pub mod process;
 pub mod proxy;
 pub mod subject;

@@ -1,4 +1,4 @@
-//! What a process under torture does: it works pages, and reads and writes entries.
+//! What a process under torture does: it works feeds, and reads and writes entries.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,19 +8,19 @@ use solely_core::bus::Bus;
 use solely_core::cache::Cache;
 use solely_core::companion::Companion;
 use solely_core::fault::Guards;
+use solely_core::feed::{CONSOLIDATE, Feed, SCHEDULE, WORK_DONE, WORK_ITEMS};
 use solely_core::metrics::Metrics;
 use solely_core::queue::Jobs;
 use solely_core::store::Retention;
 use solely_core::upkeep::Upkeep;
-use solely_core::worker::{Handler, QueueSpec, Worker};
+use solely_core::worker::{QueueSpec, Worker};
 use solely_core::{ProcessId, Store};
 use solely_postgres::PostgresStore;
 use solely_redis::Redis;
 use solely_sqlite::{Access, SqliteStore};
 use tokio_util::sync::CancellationToken;
 
-use crate::entries;
-use crate::paged::WORK_ITEMS;
+use crate::{entries, feeds};
 
 /// Opens a store, with the guards that the environment leaves.
 pub async fn open(url: &str) -> Result<Arc<dyn Store>> {
@@ -52,12 +52,11 @@ pub struct Beside {
     pub upstream: (reqwest::Client, String),
 }
 
-/// Works pages and reads and writes entries until told to stop.
+/// Works feeds and reads and writes entries until told to stop.
 pub async fn work_with(
     store: Arc<dyn Store>,
     beside: Beside,
-    lock: Duration,
-    handler: Arc<dyn Handler>,
+    feed: impl FnOnce(&Jobs) -> Feed,
     stop: CancellationToken,
 ) -> Result<()> {
     let (bus, metrics) = (Bus::new(), Arc::new(Metrics::default()));
@@ -76,52 +75,43 @@ pub async fn work_with(
     let cache = Cache::new(store.clone(), bus.clone(), metrics.clone(), companion);
     let (client, upstream) = beside.upstream;
     let traffic = tokio::spawn(entries::traffic(store.clone(), cache, client, upstream));
-    let worked = work_on(Jobs::new(store, bus, metrics), lock, handler, stop).await;
+    let jobs = Jobs::new(store, bus, metrics);
+    let queues = feeds::witnessed(&feed(&jobs), |handler| handler);
+    let worked = work_on(jobs, queues, stop).await;
     traffic.abort();
     worked
 }
 
-/// Works pages until told to stop.
-pub async fn work(
-    store: Arc<dyn Store>,
-    lock: Duration,
-    handler: Arc<dyn Handler>,
-    stop: CancellationToken,
-) -> Result<()> {
+/// Jobs of a store, with wake-ups from other processes.
+pub fn jobs(store: Arc<dyn Store>) -> Jobs {
     let bus = Bus::new();
     store.connect_bus(&bus);
-    work_on(Jobs::new(store, bus, Arc::new(Metrics::default())), lock, handler, stop).await
+    Jobs::new(store, bus, Arc::new(Metrics::default()))
 }
 
-async fn work_on(
-    jobs: Jobs,
-    lock: Duration,
-    handler: Arc<dyn Handler>,
-    stop: CancellationToken,
-) -> Result<()> {
+/// Works queues until told to stop.
+pub async fn work_on(jobs: Jobs, queues: Vec<QueueSpec>, stop: CancellationToken) -> Result<()> {
     let process = ProcessId::random();
-    let mut spec = QueueSpec::new(WORK_ITEMS, handler);
-    spec.lock = lock;
-    let upkeep = Upkeep::new(jobs.clone(), process, std::slice::from_ref(&spec), Retention::default());
+    let upkeep = Upkeep::new(jobs.clone(), process, &queues, Retention::default());
     let stop_upkeep = CancellationToken::new();
     upkeep.beat().await?;
     upkeep.rescue().await?;
     let upkeep = tokio::spawn(upkeep.run(stop_upkeep.clone()));
-    let worker = Worker { jobs, process, queues: vec![spec], grace: Duration::from_secs(5) };
+    let worker = Worker { jobs, process, queues, grace: Duration::from_secs(5) };
     worker.run(stop).await;
     stop_upkeep.cancel();
     upkeep.await?;
     Ok(())
 }
 
-/// Works pages until nothing is left.
-pub async fn work_all(store: Arc<dyn Store>, lock: Duration, handler: Arc<dyn Handler>) -> Result<()> {
-    let stop = CancellationToken::new();
-    let working = tokio::spawn(work(store.clone(), lock, handler, stop.clone()));
+/// Works queues until nothing of any feed is left.
+pub async fn work_all(jobs: Jobs, queues: Vec<QueueSpec>) -> Result<()> {
+    let (stop, store) = (CancellationToken::new(), jobs.store().clone());
+    let working = tokio::spawn(work_on(jobs, queues, stop.clone()));
     loop {
-        let queues = store.queues().await?;
-        let left = queues.iter().find(|queue| queue.name == WORK_ITEMS);
-        if left.is_none_or(|queue| queue.ready + queue.running == 0) {
+        let left = store.queues().await?;
+        let ours = |name: &str| [SCHEDULE, WORK_ITEMS, WORK_DONE, CONSOLIDATE].contains(&name);
+        if left.iter().filter(|queue| ours(&queue.name)).all(|queue| queue.ready + queue.running == 0) {
             break;
         }
         tokio::time::sleep(Duration::from_millis(10)).await;

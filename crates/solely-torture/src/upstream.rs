@@ -13,7 +13,7 @@ use rand::RngExt as _;
 use serde::Deserialize;
 use tokio::net::TcpListener;
 
-use crate::paged;
+use crate::feeds;
 
 /// What was asked for.
 #[derive(Default)]
@@ -42,7 +42,8 @@ impl CountingUpstream {
     pub async fn start() -> Result<Self> {
         let calls = Calls::default();
         let app = Router::new()
-            .route("/pages/{run}/{partition}", routing::get(page))
+            .route("/feed/{source}", routing::get(page))
+            .route("/feed/{source}/count", routing::get(count))
             .route("/ping", routing::get(ping))
             .route("/reads", routing::post(reads))
             .route("/violations", routing::post(violation))
@@ -53,14 +54,10 @@ impl CountingUpstream {
         Ok(Self { address, calls })
     }
 
-    /// How often each page was asked for, all in all and of one run.
-    pub fn calls(&self, run: Option<&str>) -> (usize, u64) {
+    /// How many different pages were asked for, and how often.
+    pub fn calls(&self) -> (usize, u64) {
         let calls = self.calls.lock().unwrap_or_else(PoisonError::into_inner);
-        let of_run =
-            |key: &str| run.is_none_or(|run| key.strip_prefix(run).is_some_and(|rest| rest.starts_with(':')));
-        let counts: Vec<u64> =
-            calls.pages.iter().filter(|(key, _)| of_run(key)).map(|(_, count)| *count).collect();
-        (counts.len(), counts.iter().sum())
+        (calls.pages.len(), calls.pages.values().sum())
     }
 
     /// Reads of entries that were compared with the store, and what was found to be wrong since the
@@ -77,10 +74,14 @@ impl CountingUpstream {
 }
 
 #[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
 struct Asked {
+    min_price: i64,
+    max_price: i64,
+    #[serde(default)]
     offset: u64,
+    #[serde(default)]
     limit: u64,
-    total: u64,
 }
 
 async fn ping(State(calls): State<Calls>) {
@@ -95,12 +96,16 @@ async fn violation(State(calls): State<Calls>, text: String) {
     calls.lock().unwrap_or_else(PoisonError::into_inner).violations.push(text);
 }
 
+async fn count(Query(asked): Query<Asked>) -> Json<serde_json::Value> {
+    Json(serde_json::json!({"count": feeds::count((asked.min_price, asked.max_price))}))
+}
+
 async fn page(
     State(calls): State<Calls>,
-    Path((run, partition)): Path<(String, String)>,
+    Path(source): Path<String>,
     Query(asked): Query<Asked>,
-) -> Result<Json<Vec<paged::SourceRecord>>, StatusCode> {
-    let key = format!("{run}:{partition}:{}", asked.offset);
+) -> Result<String, StatusCode> {
+    let key = format!("{source}:{}:{}", asked.min_price, asked.offset);
     *calls.lock().unwrap_or_else(PoisonError::into_inner).pages.entry(key).or_default() += 1;
     // Mostly quick, at times much longer than a lock lasts, at times out of order.
     let mood = rand::rng().random_range(0..100);
@@ -109,6 +114,7 @@ async fn page(
     if mood == 99 {
         return Err(StatusCode::SERVICE_UNAVAILABLE);
     }
-    let end = asked.total.min(asked.offset.saturating_add(asked.limit));
-    Ok(Json((asked.offset..end).map(|n| paged::source_record(&partition, n)).collect()))
+    let found = feeds::records(&source, (asked.min_price, asked.max_price), asked.offset, asked.limit);
+    let items: Vec<&str> = found.iter().map(|record| record.payload.as_str()).collect();
+    Ok(format!(r#"{{"items":[{}]}}"#, items.join(",")))
 }

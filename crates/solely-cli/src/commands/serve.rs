@@ -5,8 +5,11 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::Context as _;
-use solely_core::config::AuthMode;
+use solely_core::Store;
+use solely_core::config::{AuthMode, FeedConfig};
+use solely_core::feed::FeedSource;
 use solely_core::metrics::Metrics;
+use solely_core::upstream::http::{HttpClient, Tls};
 use solely_server::{Access, App, Parts, Runtime};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
@@ -23,6 +26,7 @@ pub(crate) fn run(file: Option<&Path>, listen: Option<SocketAddr>) -> Result<(),
     runtime.block_on(async {
         let store = store::open(&config.store, solely_sqlite::Access::Serve).await?;
         let metrics = Arc::new(Metrics::default());
+        let sources = sources(&config.feed, &store)?;
         let companion = redis::open(&config.redis, &store, &metrics).await?;
         let secret = Some(config.auth.jwt_secret.as_str()).filter(|secret| !secret.is_empty());
         let access = match config.auth.mode {
@@ -33,17 +37,14 @@ pub(crate) fn run(file: Option<&Path>, listen: Option<SocketAddr>) -> Result<(),
             store,
             companion,
             metrics,
+            sources,
             access,
             cors_origins: config.server.cors_origins.clone(),
             max_body: config.server.max_body.0,
             max_in_flight: config.server.max_in_flight,
             queue_depth: config.alerts.queue_depth,
         });
-        let beside = Runtime {
-            queues: Vec::new(),
-            retention: (&config.retention).into(),
-            grace: config.server.shutdown_grace.0,
-        };
+        let beside = Runtime { retention: (&config.retention).into(), grace: config.server.shutdown_grace.0 };
         let address = config.server.listen;
         let listener =
             TcpListener::bind(address).await.with_context(|| format!("cannot listen on {address}"))?;
@@ -53,6 +54,17 @@ pub(crate) fn run(file: Option<&Path>, listen: Option<SocketAddr>) -> Result<(),
         tracing::info!("solely has stopped");
         Ok(())
     })
+}
+
+/// The sources that are copied.
+fn sources(config: &FeedConfig, store: &Arc<dyn Store>) -> Result<Vec<FeedSource>, Failed> {
+    if config.sources.is_empty() {
+        return Ok(Vec::new());
+    }
+    let tls = Tls::for_urls(config.sources.values().map(|source| source.url.as_str()));
+    let client = HttpClient::new(tls)?;
+    let sources = config.sources.iter();
+    Ok(sources.map(|(name, config)| FeedSource::configured(name, config, &client, store)).collect())
 }
 
 /// Cancelled by SIGTERM or SIGINT. A second one ends the process at once.

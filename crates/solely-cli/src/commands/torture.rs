@@ -5,7 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use solely_torture::paged::Pages;
+use solely_core::feed::Feed;
+use solely_core::feed::source::http::HttpSource;
+use solely_core::queue::Jobs;
+use solely_core::upstream::http::{self, HttpClient, Tls};
+use solely_torture::feeds;
 use solely_torture::subject::{self, Beside};
 use solely_torture::torture::{self, Break, LOCK, Options, Report, Without};
 
@@ -83,10 +87,18 @@ pub(crate) fn work(store: &str, upstream: &str, redis: Option<String>, push: boo
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     runtime.block_on(async {
         let stop = stop_on_signal()?;
-        let client = reqwest::Client::builder().timeout(Duration::from_secs(10)).build()?;
-        let pages = Pages::Fetched { client: client.clone(), upstream: upstream.to_owned() };
+        let client = http::builder(Tls::Nobody).timeout(Duration::from_secs(10)).build()?;
         let beside = Beside { redis, push, upstream: (client, upstream.to_owned()) };
-        subject::work_with(subject::open(store).await?, beside, LOCK, Arc::new(pages), stop).await?;
+        let asking = HttpClient::new(Tls::Nobody)?;
+        let feed = |jobs: &Jobs| {
+            let sources = (0..feeds::SOURCES).map(|number| {
+                let name = feeds::source_name(number);
+                let source = HttpSource::new(asking.clone(), &format!("{upstream}/feed/{name}"), None);
+                feeds::source(name, jobs.store(), feeds::settings(LOCK), None, Arc::new(source))
+            });
+            Feed::new(jobs.clone(), sources)
+        };
+        subject::work_with(subject::open(store).await?, beside, feed, stop).await?;
         Ok(())
     })
 }

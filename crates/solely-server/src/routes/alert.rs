@@ -26,6 +26,6 @@ pub(crate) async fn list(
     State(app): State<App>,
     Query(_none): Query<ListQuery>,
 ) -> Result<Json<Page<Alert>>, ApiError> {
-    let alerts = app.alerts.evaluate(&*app.store, &app.upstreams).await?;
+    let alerts = app.alerts.evaluate(&*app.store, &app.upstreams, &app.feed).await?;
     Ok(Json(Page::whole(alerts)))
 }

@@ -1,4 +1,4 @@
-//! A process for fault tests to kill: it works pages, enqueues and says what was acknowledged, or
+//! A process for fault tests to kill: it works feeds, enqueues and says what was acknowledged, or
 //! calls an upstream as often as it may. Which guards hold and where it dies is in its environment.
 
 use std::io::Write as _;
@@ -9,19 +9,28 @@ use anyhow::{Context as _, Result, bail};
 use async_trait::async_trait;
 use solely_core::Store;
 use solely_core::job::{JobStore as _, NewJob};
+use solely_core::upstream::http::{self, Tls};
 use solely_core::upstream::{CallFailed, Rate, Upstream, UpstreamKind, UpstreamLimits};
 use solely_core::worker::{Delivery, Done, Failure, Handler};
 use solely_sqlite::{Options, SqliteStore};
-use solely_torture::paged::Pages;
-use solely_torture::subject::{open, open_beside_others, work_all};
+use solely_torture::feeds;
+use solely_torture::subject::{jobs, open, open_beside_others, work_all};
 
 #[tokio::main]
 async fn main() -> Result<()> {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let [mode, url, rest @ ..] = args.as_slice() else { bail!("subject MODE URL …") };
     match mode.as_str() {
-        "work" => work_all(open(url).await?, Duration::from_secs(120), Arc::new(Pages::Computed)).await,
-        "stall" => work_all(open(url).await?, Duration::from_secs(4), Arc::new(Stalls)).await,
+        "work" => {
+            let jobs = jobs(open(url).await?);
+            let feed = feeds::computed(&jobs, Duration::from_secs(120));
+            work_all(jobs, feeds::witnessed(&feed, |handler| handler)).await
+        }
+        "stall" => {
+            let jobs = jobs(open(url).await?);
+            let feed = feeds::computed(&jobs, Duration::from_secs(4));
+            work_all(jobs, feeds::witnessed(&feed, |handler| Arc::new(Stalls(handler)))).await
+        }
         "enqueue" => {
             let count = rest.first().context("how many")?.parse()?;
             enqueue(&Arc::new(SqliteStore::open(url, &Options::default())?), count).await
@@ -37,7 +46,7 @@ async fn main() -> Result<()> {
 
 /// Says that it begins, and goes on with its first delivery when it is told to: the test stops
 /// the process in the middle of it.
-struct Stalls;
+struct Stalls(Arc<dyn Handler>);
 
 #[async_trait]
 impl Handler for Stalls {
@@ -48,7 +57,7 @@ impl Handler for Stalls {
             told.expect("waits").expect("is told");
         }
         say(&format!("ended {}", delivery.job.attempts));
-        Pages::Computed.handle(delivery).await
+        self.0.handle(delivery).await
     }
 }
 
@@ -61,7 +70,7 @@ async fn call(store: Arc<dyn Store>, address: &str, rate: Rate) -> Result<()> {
         concurrency: 4,
         rate: Some(rate),
     };
-    let (upstream, client) = (Upstream::new(limits, store), reqwest::Client::new());
+    let (upstream, client) = (Upstream::new(limits, store), http::builder(Tls::Nobody).build()?);
     let caller = || async {
         loop {
             let ping = async {

@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
@@ -11,12 +12,12 @@ use rand::rngs::SmallRng;
 use rand::{RngExt as _, SeedableRng as _};
 use solely_core::JobId;
 use solely_core::fault::{BREAK_ENV, CRASH_ENV, CRASH_POINTS};
-use solely_core::job::JobStore as _;
-use solely_core::queue::QueueStore as _;
+use solely_core::queue::{JobFilter, QueueStore as _};
 use solely_sqlite::{Access, Options, SqliteStore};
 use solely_testing::seed;
 use solely_torture::checker::{self, Numbers as _};
-use solely_torture::paged::Run;
+use solely_torture::feeds::{self, Run};
+use solely_torture::subject;
 use tempfile::TempDir;
 
 /// A store on disk and the processes that work on it.
@@ -49,8 +50,11 @@ impl Site {
         SqliteStore::open(&self.url(), &options).expect("opens")
     }
 
-    async fn begin(&self, run: &Run) {
-        self.tool().enqueue(run.first_messages()).await.expect("enqueues");
+    /// Starts a run of the source of this number.
+    async fn begin(&self, number: usize) -> Run {
+        let jobs = subject::jobs(Arc::new(self.tool()));
+        let feed = feeds::computed(&jobs, Duration::from_secs(120));
+        feeds::start(&feed, number).await.expect("starts")
     }
 
     async fn violations(&self, runs: &[Run]) -> Vec<String> {
@@ -111,10 +115,6 @@ fn finish(child: &mut Child) -> bool {
     panic!("a process hangs");
 }
 
-fn run(n: usize) -> Run {
-    Run { id: format!("run-{n}"), partitions: 4, records: 203, limit: 5 }
-}
-
 /// Kills workers `kills` times, begins a new run whenever one is finished, then lets the work
 /// be finished in peace. Stops early once `enough` says so.
 async fn torture(site: &Site, kills: usize, broken: &str, enough: impl AsyncFn(&[Run]) -> bool) -> Vec<Run> {
@@ -122,8 +122,7 @@ async fn torture(site: &Site, kills: usize, broken: &str, enough: impl AsyncFn(&
     // Every step once for sure, early and late in a process's life; then as chance will have it.
     let every_step = |count| CRASH_POINTS.iter().map(move |point| Death::At { point, count });
     let mut due: Vec<Death> = every_step(1).chain(every_step(5)).collect();
-    let mut runs = vec![run(0)];
-    site.begin(&runs[0]).await;
+    let mut runs = vec![site.begin(0).await];
     let mut deaths = 0;
     while deaths < kills {
         let death = due.pop().unwrap_or_else(|| Death::draw(&mut rng));
@@ -138,8 +137,7 @@ async fn torture(site: &Site, kills: usize, broken: &str, enough: impl AsyncFn(&
         if enough(&runs).await {
             break;
         }
-        runs.push(run(runs.len()));
-        site.begin(&runs[runs.len() - 1]).await;
+        runs.push(site.begin(runs.len()).await);
     }
     println!("{deaths} deaths, {} runs", runs.len());
     let mut peace = site.subject("work");
@@ -178,8 +176,7 @@ async fn without_the_page_transaction_pages_are_stranded() {
 #[tokio::test]
 async fn a_process_paused_beyond_its_lock_settles_nothing() {
     let site = Site::new();
-    let run = Run { id: "run-0".to_owned(), partitions: 1, records: 3, limit: 5 };
-    site.begin(&run).await;
+    let run = site.begin(0).await;
     let mut stall = site.subject("stall");
     let mut child = stall.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("starts");
     let mut said = BufReader::new(child.stdout.take().expect("piped")).lines();
@@ -194,9 +191,10 @@ async fn a_process_paused_beyond_its_lock_settles_nothing() {
     let rest: Vec<String> = said.map(|line| line.expect("readable")).collect();
     assert!(rest.contains(&"begun 2".to_owned()), "delivered again: {rest:?}");
     assert_eq!(site.violations(&[run]).await, Vec::<String>::new());
-    let jobs = site.tool().jobs(solely_core::queue::JobFilter { limit: 10, ..Default::default() }).await;
-    let item = jobs.expect("lists").into_iter().find(|job| job.queue == "work-items").expect("is there");
-    assert!(item.attempts >= 2 && item.updated_at > locked_until, "{item:?}");
+    let filter = JobFilter { queue: Some("work-items".to_owned()), limit: 200, ..JobFilter::default() };
+    let jobs = site.tool().jobs(filter).await.expect("lists");
+    let item = jobs.into_iter().find(|job| job.attempts >= 2).expect("one was delivered again");
+    assert!(item.updated_at > locked_until, "{item:?}");
 }
 
 /// Waits until the clock has passed the lock of the one running job, and also the lock of a

@@ -1,0 +1,66 @@
+//! CONSOLIDATE: makes the run's result current.
+//!
+//! First, in small steps of which any can be repeated: what runs left behind that never became
+//! current is taken away, and what a full run did not see within the prices of its completed
+//! partitions is marked as removed. None of it can be seen yet. Then one row is switched, together
+//! with the run's end, the watermark and this message's completion.
+
+use async_trait::async_trait;
+
+use super::schedule::failed_run;
+use super::system::{Feed, subject};
+use super::{Mode, PartitionStatus, PriceRange, RunState, RunStatus, Step};
+use crate::commit::Effect;
+use crate::event::NewEvent;
+use crate::job::Job;
+use crate::json::Json;
+use crate::worker::{Delivery, Done, Failure, Handler};
+
+/// Consolidates runs.
+pub(super) struct Consolidations(pub(super) Feed);
+
+#[async_trait]
+impl Handler for Consolidations {
+    async fn handle(&self, delivery: &Delivery) -> Result<Done, Failure> {
+        let state = match self.0.of_message(&delivery.job).await? {
+            Some((state, _)) if state.run.status == RunStatus::Consolidating => state,
+            _ => return Ok(Done::default()),
+        };
+        let (run, store) = (&state.run, self.0.jobs.store());
+        let failed = |error: crate::StoreError| Failure::transient(error.to_string());
+        let within = fetched(&state);
+        while store.consolidate(run.id, within.clone()).await.map_err(failed)? {}
+        let counts = store.counts(run.id).await.map_err(failed)?;
+        let details = serde_json::json!({
+            "added": counts.added, "changed": counts.changed, "unchanged": counts.unchanged,
+            "removed": counts.removed,
+        });
+        let told = NewEvent::new(subject(run.id), "run_completed").details(Json::of(&details));
+        let effect = Effect::Feed(Step::Switch { run: run.id, counts });
+        Ok(Done { effect, events: vec![told], ..Done::default() })
+    }
+
+    fn died(&self, job: &Job, error: &str) -> Done {
+        failed_run(job, RunStatus::Consolidating, error)
+    }
+}
+
+/// The prices within which a record that was not seen has vanished: those of completed partitions,
+/// taken together where they touch. None of an incremental run.
+fn fetched(state: &RunState) -> Vec<PriceRange> {
+    if state.run.mode == Mode::Incremental {
+        return Vec::new();
+    }
+    let completed = |status| status == PartitionStatus::Completed;
+    let mut ranges: Vec<PriceRange> =
+        state.partitions.iter().filter(|p| completed(p.status)).map(|p| p.range).collect();
+    ranges.sort_unstable();
+    let mut whole: Vec<PriceRange> = Vec::new();
+    for range in ranges {
+        match whole.last_mut() {
+            Some(last) if range.min <= last.max.saturating_add(1) => last.max = last.max.max(range.max),
+            _ => whole.push(range),
+        }
+    }
+    whole
+}

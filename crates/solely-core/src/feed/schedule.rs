@@ -1,0 +1,123 @@
+//! SCHEDULE: counts price ranges, makes the partitions and sends the first message of each.
+//!
+//! Everything that it writes is one commit, with its own completion; until then it may be done
+//! over by anyone.
+
+use async_trait::async_trait;
+use futures::future::try_join_all;
+
+use super::message::{OfRun, WorkItem};
+use super::partition::Planner;
+use super::source::Scope;
+use super::system::{Feed, FeedSource, subject};
+use super::{NewPartition, PriceRange, Run, RunState, RunStatus, Step};
+use crate::commit::Effect;
+use crate::event::NewEvent;
+use crate::job::{Job, NewJob};
+use crate::json::Json;
+use crate::worker::{Delivery, Done, Failure, Handler};
+
+/// Schedules runs.
+pub(super) struct Schedules(pub(super) Feed);
+
+#[async_trait]
+impl Handler for Schedules {
+    async fn handle(&self, delivery: &Delivery) -> Result<Done, Failure> {
+        let (state, source) = match self.0.of_message(&delivery.job).await? {
+            Some(found) if found.0.run.status == RunStatus::Scheduling => found,
+            _ => return Ok(Done::default()),
+        };
+        let partitions = if state.partitions.is_empty() {
+            plan(&source, &state.run).await?
+        } else {
+            counted(&source, &state).await?
+        };
+        let run = &state.run;
+        let next_jobs: Vec<NewJob> = partitions
+            .iter()
+            .map(|partition| {
+                WorkItem::of(run, &partition.id, partition.range, partition.total, 0)
+                    .job(&source.settings, run.trace.clone())
+            })
+            .collect();
+        let records: u64 = partitions.iter().filter_map(|partition| partition.total).sum();
+        let details = serde_json::json!({"partitions": partitions.len(), "totalRecords": records});
+        let told = NewEvent::new(subject(run.id), "run_scheduled").details(Json::of(&details));
+        let effect = Effect::Feed(Step::Begin { run: run.id, partitions });
+        Ok(Done { effect, next_jobs, events: vec![told], otherwise: Vec::new() })
+    }
+
+    fn died(&self, job: &Job, error: &str) -> Done {
+        failed_run(job, RunStatus::Scheduling, error)
+    }
+}
+
+/// What the death of a message about a whole run means.
+pub(super) fn failed_run(job: &Job, from: RunStatus, error: &str) -> Done {
+    let Ok(message) = job.payload.parse::<OfRun>() else { return Done::default() };
+    let told = NewEvent::new(subject(message.run_id), "run_failed").reason(error);
+    let step = Step::FailRun { run: message.run_id, from, error: error.to_owned() };
+    Done { effect: Effect::Feed(step), events: vec![told], ..Done::default() }
+}
+
+impl Feed {
+    /// The run that a message is about, and its source. None if there is no such run any more.
+    pub(super) async fn of_message(
+        &self,
+        job: &Job,
+    ) -> Result<Option<(RunState, std::sync::Arc<FeedSource>)>, Failure> {
+        let message: OfRun = job
+            .payload
+            .parse()
+            .map_err(|error| Failure::permanent(format!("the message cannot be read: {error}")))?;
+        let store = |error: crate::StoreError| Failure::transient(error.to_string());
+        let Some(state) = self.jobs.store().run(message.run_id).await.map_err(store)? else {
+            return Ok(None);
+        };
+        let source = self.known(&state.run.source)?;
+        Ok(Some((state, source)))
+    }
+
+    /// A source that messages name. One that is not configured here may be elsewhere, or again
+    /// after a restart.
+    pub(super) fn known(&self, name: &str) -> Result<std::sync::Arc<FeedSource>, Failure> {
+        let unknown = || Failure::Postponed {
+            delay: std::time::Duration::from_secs(5),
+            error: format!("the source `{name}` is not configured here"),
+        };
+        self.source(name).cloned().ok_or_else(unknown)
+    }
+}
+
+fn scope(run: &Run, range: PriceRange) -> Scope {
+    Scope { range, updated: run.updated, trace: run.trace.clone() }
+}
+
+/// Partitions of about equal size, by the heatmap.
+async fn plan(source: &FeedSource, run: &Run) -> Result<Vec<NewPartition>, Failure> {
+    let settings = &source.settings;
+    let mut planner =
+        Planner::new(settings.range, settings.max_partitions, settings.min_records_per_partition);
+    loop {
+        let probes = planner.probes();
+        if probes.is_empty() {
+            return Ok(planner.partitions());
+        }
+        let counts = probes.into_iter().map(|range| async move { source.count(&scope(run, range)).await });
+        planner.learn(&try_join_all(counts).await?);
+    }
+}
+
+/// The partitions that the client wants, with as many records as the source counts.
+async fn counted(source: &FeedSource, state: &RunState) -> Result<Vec<NewPartition>, Failure> {
+    try_join_all(state.partitions.iter().map(|partition| async move {
+        let total = match source.count(&scope(&state.run, partition.range)).await {
+            Ok(total) => Some(total),
+            // It only says how far the partition is: a source that cannot count can be copied.
+            Err(Failure::Permanent { .. }) => None,
+            Err(other) => return Err(other),
+        };
+        Ok(NewPartition { id: partition.id.clone(), range: partition.range, total })
+    }))
+    .await
+}

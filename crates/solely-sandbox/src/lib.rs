@@ -1,0 +1,136 @@
+//! Upstreams to try solely against, speaking the real shapes.
+//!
+//! | route | speaks |
+//! |---|---|
+//! | `GET /feed`, `GET /feed/count` | the plain source of feeds |
+//! | `POST /nivoda` | Nivoda's GraphQL: authenticate, count, pages |
+//! | `GET /_calls` | how often each was called, and with what outcome |
+//! | `POST /_mood` | latency, errors, 429 and hangs from now on |
+//!
+//! Both copy from one [`catalogue`]: stones with prices, of which most are cheap.
+
+pub mod catalogue;
+pub mod feed;
+pub mod mood;
+pub mod nivoda;
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::Instant;
+
+use axum::extract::State;
+use axum::{Json, Router, routing};
+use tokio::net::TcpListener;
+
+use catalogue::Catalogue;
+use mood::Mood;
+
+/// The upstreams, and what is known of their callers. Clones share everything.
+#[derive(Clone, Default)]
+pub struct Sandbox(Arc<Inner>);
+
+#[derive(Default)]
+struct Inner {
+    catalogue: RwLock<Catalogue>,
+    mood: RwLock<Mood>,
+    calls: Mutex<Calls>,
+    tokens: Mutex<nivoda::Tokens>,
+}
+
+/// What was asked for.
+#[derive(Default)]
+struct Calls {
+    /// How often, by route and outcome.
+    counts: BTreeMap<String, u64>,
+    /// When, in order.
+    times: Vec<Instant>,
+    /// Pages that were answered: prices, offset, and how often.
+    pages: BTreeMap<(i64, i64, u64), u64>,
+}
+
+impl Sandbox {
+    /// Upstreams with these stones.
+    pub fn new(catalogue: Catalogue) -> Self {
+        let sandbox = Self::default();
+        *sandbox.0.catalogue.write().unwrap_or_else(PoisonError::into_inner) = catalogue;
+        sandbox
+    }
+
+    /// The routes.
+    pub fn router(&self) -> Router {
+        Router::new()
+            .route("/feed", routing::get(feed::page))
+            .route("/feed/count", routing::get(feed::count))
+            .route("/nivoda", routing::post(nivoda::graphql))
+            .route("/_calls", routing::get(calls))
+            .route("/_mood", routing::post(set_mood))
+            .with_state(self.clone())
+    }
+
+    /// Serves at a free port until the runtime ends.
+    pub async fn start(&self, port: u16) -> std::io::Result<SocketAddr> {
+        let listener = TcpListener::bind(("127.0.0.1", port)).await?;
+        let address = listener.local_addr()?;
+        let router = self.router();
+        tokio::spawn(async move { axum::serve(listener, router).await });
+        Ok(address)
+    }
+
+    /// Changes the stones.
+    pub fn change<T>(&self, change: impl FnOnce(&mut Catalogue) -> T) -> T {
+        change(&mut self.0.catalogue.write().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Reads the stones.
+    pub fn look<T>(&self, look: impl FnOnce(&Catalogue) -> T) -> T {
+        look(&self.0.catalogue.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// How it behaves from now on.
+    pub fn set_mood(&self, mood: Mood) {
+        *self.0.mood.write().unwrap_or_else(PoisonError::into_inner) = mood;
+    }
+
+    /// Makes tokens that were given out end.
+    pub fn expire_tokens(&self) {
+        self.0.tokens.lock().unwrap_or_else(PoisonError::into_inner).expire();
+    }
+
+    /// How often something was called: `feed`, `feed.count`, `nivoda.page`, and with a failure
+    /// `feed 500`.
+    pub fn count_of(&self, what: &str) -> u64 {
+        self.calls().counts.get(what).copied().unwrap_or(0)
+    }
+
+    /// When it was called, in order, whatever the outcome.
+    pub fn times(&self) -> Vec<Instant> {
+        self.calls().times.clone()
+    }
+
+    /// Pages that were answered, with their prices and offset, and how often each was.
+    pub fn pages(&self) -> BTreeMap<(i64, i64, u64), u64> {
+        self.calls().pages.clone()
+    }
+
+    fn mood(&self) -> Mood {
+        self.0.mood.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn calls(&self) -> MutexGuard<'_, Calls> {
+        self.0.calls.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn called(&self, what: &str) {
+        *self.calls().counts.entry(what.to_owned()).or_default() += 1;
+    }
+}
+
+async fn calls(State(sandbox): State<Sandbox>) -> Json<BTreeMap<String, u64>> {
+    Json(sandbox.calls().counts.clone())
+}
+
+async fn set_mood(State(sandbox): State<Sandbox>, Json(mood): Json<Mood>) -> Json<Mood> {
+    sandbox.set_mood(mood.clone());
+    Json(mood)
+}
