@@ -192,6 +192,29 @@ pub async fn a_page_is_written_where_its_partition_is_and_once(world: World) {
     assert_eq!(told.iter().filter(|event| *event == "otherwise").count(), 2);
 }
 
+/// The document's ordering rule, in one transaction: if the next message cannot be made, nothing of
+/// the page is written.
+pub async fn a_page_whose_next_message_is_refused_is_not_written(world: World) {
+    let run = world.one_partition().await;
+    world.enqueue_key("page").await;
+    let claimed = world.claim_one().await;
+    let step = page(run, "p", 0, false, vec![record("a", 1, "a"), record("b", 1, "b")]);
+    let mut next = NewJob::new("next", "n");
+    // The engine's own CHECK refuses it.
+    next.priority = 77;
+    let commit = Commit {
+        effect: Effect::Feed(step.clone()),
+        next_jobs: vec![next],
+        ..Commit::new(claimed.claim, Verdict::Complete)
+    };
+    let outcome = world.store().settle(vec![commit]).await.expect("answers").remove(0);
+    assert!(matches!(outcome, Err(solely_core::StoreError::Refused(_))), "{outcome:?}");
+    let state = world.run_state(run).await;
+    assert_eq!((state.partitions[0].next_offset, state.partitions[0].records), (0, 0));
+    let again = Commit { effect: Effect::Feed(step), ..Commit::new(claimed.claim, Verdict::Complete) };
+    assert_eq!(world.settle(again).await, Settled::Applied, "the message is redelivered and written once");
+}
+
 /// A complete partition takes no further page, nor does one of a run that is not running.
 pub async fn a_partition_that_has_ended_takes_no_page(world: World) {
     let run = world.running(Mode::Full, vec![partition("p", 0, 9), partition("q", 10, 19)]).await;

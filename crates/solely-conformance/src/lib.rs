@@ -17,6 +17,7 @@ pub mod model_lease;
 pub mod queue;
 pub mod rescue;
 pub mod revive;
+pub mod run;
 mod seed;
 pub mod settle;
 mod stamp;

@@ -53,6 +53,7 @@ macro_rules! stamp {
                 of_many_that_start_at_once_one_does,
                 a_run_is_due_only_after_a_while,
                 a_page_is_written_where_its_partition_is_and_once,
+                a_page_whose_next_message_is_refused_is_not_written,
                 a_partition_that_has_ended_takes_no_page,
                 a_record_is_counted_once_however_often_it_comes,
                 pages_that_meet_neither_fail_nor_block,
@@ -69,6 +70,39 @@ macro_rules! stamp {
                 old_runs_go_and_the_current_one_stays,
                 a_clients_partitions_are_kept,
                 runs_are_listed_newest_first,
+            ]
+        );
+        $crate::stamp_module!(
+            $engine,
+            run,
+            [
+                a_run_copies_everything_once,
+                a_second_run_tells_what_changed,
+                a_partition_whose_message_is_gone_is_set_going_again,
+                a_paused_queue_is_reported_and_goes_on,
+                a_duplicate_message_changes_nothing_and_is_told_of,
+                an_old_message_finds_a_partition_that_nothing_carries,
+                a_message_of_no_run_is_done_with,
+                errors_that_pass_are_tried_again,
+                an_upstream_that_asks_to_be_left_alone_is,
+                a_page_that_cannot_be_mended_fails_its_partition_only,
+                a_page_that_always_fails_is_given_up,
+                a_dead_letter_that_is_brought_back_sets_its_partition_going,
+                a_forced_run_needs_seven_in_ten,
+                a_clients_partitions_report_only_what_they_looked_for,
+                a_cancelled_run_goes_on_where_it_was,
+                a_run_that_is_resumed_while_its_messages_are_under_way_goes_on,
+                a_partition_that_is_set_back_counts_nothing_twice,
+                an_incremental_run_asks_for_what_changed,
+                a_short_page_may_stand_in_the_middle,
+                a_short_page_is_the_end_otherwise,
+                overlapping_pages_miss_nothing_that_was_there_throughout,
+                without_overlap_what_moves_up_is_missed,
+                what_is_added_meanwhile_is_in_the_next_run,
+                a_run_that_cannot_be_scheduled_says_why,
+                a_source_that_answers_too_much_is_not_believed,
+                a_run_begins_by_itself_when_it_is_due,
+                a_run_that_makes_no_sense_is_refused,
             ]
         );
         $crate::stamp_module!(

@@ -96,6 +96,13 @@ impl WorkItem {
     }
 }
 
+/// The message of somebody who has just changed what a delivery of it looks at first: one that is
+/// under way may have looked before, so it runs once more.
+pub(super) fn anew(mut job: NewJob) -> NewJob {
+    job.on_running = OnRunning::RunAgain;
+    job
+}
+
 /// A partition that has ended.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -164,6 +171,7 @@ impl OfRun {
         };
         let mut job = NewJob::new(queue, run_key(queue, run));
         job.max_attempts = source.settings.max_deliveries;
+        job.on_running = OnRunning::RunAgain;
         kind.clone_into(&mut job.kind);
         job.payload = Json::of(&message);
         job.attributes = Json::of(&serde_json::json!({"runId": run, "source": source.name}));
@@ -190,8 +198,9 @@ pub(super) fn carriers<'a>(
 ) -> impl Iterator<Item = NewJob> + 'a {
     let unfinished = |partition: &&Partition| partition.status != PartitionStatus::Completed;
     partitions.iter().filter(unfinished).map(|partition| {
-        WorkItem::of(run, &partition.id, partition.range, partition.total, partition.next_offset)
-            .job(settings, run.trace.clone())
+        let at = partition.next_offset;
+        let item = WorkItem::of(run, &partition.id, partition.range, partition.total, at);
+        anew(item.job(settings, run.trace.clone()))
     })
 }
 

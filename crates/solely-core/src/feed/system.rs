@@ -390,7 +390,7 @@ impl Feed {
             let told = NewEvent::new(subject(id), event).details(Json::of(&details));
             Ok(RunChange {
                 going: vec![SetGoing { next_offset, ..stay(partition) }],
-                jobs: vec![item.job(settings, run.trace.clone())],
+                jobs: vec![message::anew(item.job(settings, run.trace.clone()))],
                 ..change_of(state, RunStatus::Running, told)
             })
         })

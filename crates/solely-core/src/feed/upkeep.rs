@@ -80,9 +80,11 @@ async fn set_going(feed: &Feed, source: &FeedSource, of: &PartitionKey) -> Resul
         told.reason.clone_from(&partition.error);
         let at = partition.next_offset;
         let item = WorkItem::of(&state.run, &of.partition, partition.range, partition.total, at);
+        let carrier =
+            partition.message.is_none().then(|| item.job(&source.settings, state.run.trace.clone()));
         Ok(RunChange {
             stuck: vec![(of.partition.clone(), at)],
-            jobs: vec![item.job(&source.settings, state.run.trace.clone())],
+            jobs: carrier.into_iter().collect(),
             ..change_of(state, RunStatus::Running, told)
         })
     });
