@@ -195,7 +195,7 @@ enum RunsVerb {
         #[command(flatten)]
         remote: Remote,
         #[command(flatten)]
-        start: commands::runs::Start,
+        start: commands::runs::RunOptions,
     },
     /// Follow a run to its end: bars on a terminal, lines elsewhere; exits 1 if it fails
     #[command(after_help = "Example: solely runs watch        the latest run

@@ -45,6 +45,8 @@ struct Calls {
     counts: BTreeMap<String, u64>,
     /// When, in order.
     times: Vec<Instant>,
+    /// Traces that came with them.
+    traces: std::collections::BTreeSet<String>,
     /// Pages that were answered: prices, offset, and how often.
     pages: BTreeMap<(i64, i64, u64), u64>,
 }
@@ -65,6 +67,7 @@ impl Sandbox {
             .route("/nivoda", routing::post(nivoda::graphql))
             .route("/_calls", routing::get(calls))
             .route("/_mood", routing::post(set_mood))
+            .layer(axum::middleware::from_fn_with_state(self.clone(), note_trace))
             .with_state(self.clone())
     }
 
@@ -113,6 +116,11 @@ impl Sandbox {
         self.calls().pages.clone()
     }
 
+    /// Traces (W3C `traceparent`) that calls came with.
+    pub fn traces(&self) -> Vec<String> {
+        self.calls().traces.iter().cloned().collect()
+    }
+
     fn mood(&self) -> Mood {
         self.0.mood.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -124,6 +132,18 @@ impl Sandbox {
     fn called(&self, what: &str) {
         *self.calls().counts.entry(what.to_owned()).or_default() += 1;
     }
+}
+
+async fn note_trace(
+    State(sandbox): State<Sandbox>,
+    request: axum::extract::Request,
+    next: axum::middleware::Next,
+) -> axum::response::Response {
+    let trace = request.headers().get("traceparent").and_then(|trace| trace.to_str().ok());
+    if let Some(trace) = trace {
+        sandbox.calls().traces.insert(trace.to_owned());
+    }
+    next.run(request).await
 }
 
 async fn calls(State(sandbox): State<Sandbox>) -> Json<BTreeMap<String, u64>> {

@@ -17,7 +17,7 @@ const LINE_EVERY: Duration = Duration::from_secs(2);
 
 /// A run to be started.
 #[derive(clap::Args)]
-pub(crate) struct Start {
+pub(crate) struct RunOptions {
     /// The source
     source: String,
     /// Everything, or what changed since the last run: full or incremental
@@ -34,7 +34,7 @@ pub(crate) struct Start {
     watch: bool,
 }
 
-pub(crate) fn start(remote: Remote, start: Start) -> Result<(), Failed> {
+pub(crate) fn start(remote: Remote, start: RunOptions) -> Result<(), Failed> {
     let mut body = json!({"source": start.source, "mode": start.mode, "force": start.force});
     if let Some(limit) = start.limit {
         body["limit"] = limit.into();

@@ -114,8 +114,13 @@ fn check_finds_what_is_broken() {
     let conn = rusqlite::Connection::open(folder.path().join("solely.db")).expect("opens");
     conn.execute_batch(
         "INSERT INTO leases (key, lease, owner, fence, ttl_ms, expires_at) VALUES ('a', x'01', 'o', 99, 1, 1);
-         INSERT INTO partition_progress (run_id, partition_id, next_offset, created_at, updated_at)
-         VALUES ('r', 'p', 30, 0, 0);
+         INSERT INTO feeds (feed, source, last_number) VALUES (1, 's', 1);
+         INSERT INTO run_metadata (run_id, feed, source, number, mode, status, force, page_limit,
+                                   watermark_after, expected_workers, started_at)
+         VALUES ('r', 1, 's', 1, 'full', 'running', 0, 30, 0, 1, 0);
+         INSERT INTO partition_progress (run_id, partition_id, place, min_price, max_price, next_offset,
+                                         created_at, updated_at)
+         VALUES ('r', 'p', 1, 0, 9, 30, 0, 0);
          INSERT INTO worker_runs (run_id, partition_id, status, records_processed) VALUES ('r', 'p', 'running', 30);",
     )
     .expect("breaks it");
@@ -132,8 +137,8 @@ fn check_finds_what_is_broken() {
         rules,
         [
             "no fence above the counter",
-            "a partition's counter agrees with its records",
-            "a partition that is not complete has a job or has failed"
+            "a run's records are those that its partitions counted",
+            "a partition of a running run is complete, has failed or has a job"
         ]
     );
 }

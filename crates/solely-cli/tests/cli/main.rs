@@ -3,6 +3,7 @@
 mod access;
 mod bad_input;
 mod command;
+mod feed;
 mod http;
 mod jobs;
 mod lifetime;

@@ -8,6 +8,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use reqwest::{Client, Method, Response};
 use serde_json::Value;
+use solely_core::upstream::http::{self, Tls};
 use solely_sqlite::{Access, Options, SqliteStore};
 use solely_testing::free_port;
 use tempfile::TempDir;
@@ -17,6 +18,10 @@ pub(crate) fn solely(folder: &Path) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_solely"));
     command.current_dir(folder).stdin(Stdio::null()).env_remove("DATABASE_URL").env_remove("REDIS_URL");
     command
+}
+
+pub(crate) fn client() -> Client {
+    http::builder(Tls::Nobody).build().expect("a client")
 }
 
 pub(crate) struct Server {
@@ -44,7 +49,7 @@ impl Server {
             .stderr(log)
             .spawn()
             .expect("starts");
-        let server = Self { folder, child, url: format!("http://{address}"), client: Client::new() };
+        let server = Self { folder, child, url: format!("http://{address}"), client: client() };
         server.until_ready().await;
         server
     }
@@ -112,7 +117,7 @@ impl Server {
 
     /// Kills it and starts another one on the same folder.
     pub(crate) async fn replaced(mut self) -> Self {
-        self.signal(Signal::SIGKILL);
+        let _ = self.child.kill();
         self.ended();
         let folder = std::mem::replace(&mut self.folder, TempDir::new().expect("a folder"));
         Self::start_in(folder).await
