@@ -9,6 +9,9 @@
 //! dead time**: one that was paused, or cut off from the store, sees only old heartbeats when
 //! it comes back, its own included, and must not judge by them. The row's `steady_since` is
 //! that memory; it starts anew after a gap.
+//!
+//! A store that knows more may say so sooner. Whoever opens a file to serve it is the only one who
+//! does: all others are dead. A database knows when the connection ended that a process beat on.
 
 use std::time::Duration;
 

@@ -17,12 +17,12 @@ impl LivenessStore for PostgresStore {
     /// others is a transaction of its own: what is in its way is not in the way of beating.
     async fn beat(&self, beat: Beat) -> Result<Beaten, StoreError> {
         let beating = async { transact!(self.beats, |tx| heartbeat(tx, &beat).await) };
-        let steady = tokio::time::timeout(ANSWER_TIMEOUT, beating).await.unwrap_or_else(|_| {
+        let may_judge = tokio::time::timeout(ANSWER_TIMEOUT, beating).await.unwrap_or_else(|_| {
             let away = StoreError::Unavailable("the database does not answer".to_owned());
             self.work.open_breaker(&away);
             Err(away)
         })?;
-        if !steady {
+        if !may_judge {
             return Ok(Beaten::default());
         }
         transact!(self.work, |tx| bury(tx, &beat).await)
@@ -38,43 +38,61 @@ impl LivenessStore for PostgresStore {
     }
 }
 
-/// Beats. True if this process has beaten without a gap for the whole dead time.
+/// A process is gone if it has been silent for three tenths of the dead time, a beat and a half, and
+/// the connection that it beat on has ended: one that is only slow, or paused, still has it.
+fn gone_after_ms(beat: &Beat) -> i64 {
+    millis(beat.dead_after) * 3 / 10
+}
+
+/// Beats. True if this process may judge others: it has beaten without a gap, on one connection, for
+/// as long as the shorter of the silences.
 async fn heartbeat(tx: &Tx<'_>, beat: &Beat) -> Result<bool, Error> {
     let (now_ms, dead_after_ms) = (tx.now().await?.as_millis(), millis(beat.dead_after));
     // A silence of half the dead time is a gap: whoever had one starts its own count anew.
     let row = tx
         .one(
-            "INSERT INTO processes (id, started_at, beat_at, steady_since) VALUES ($1, $2::bigint, $2, $2)
+            "INSERT INTO processes (id, started_at, beat_at, steady_since, backend, connected_since)
+             VALUES ($1, $2::bigint, $2, $2, pg_backend_pid(), $2)
              ON CONFLICT (id) DO UPDATE
                 SET steady_since = CASE WHEN $2 - processes.beat_at > $3::bigint / 2 THEN $2
                                         ELSE processes.steady_since END,
-                    beat_at = $2
-             RETURNING $2 - steady_since >= $3::bigint",
-            &[&row::uuid(beat.process.as_bytes()), &now_ms, &dead_after_ms],
+                    connected_since = CASE WHEN processes.backend = excluded.backend
+                                           THEN processes.connected_since ELSE $2 END,
+                    backend = excluded.backend, beat_at = $2
+             RETURNING $2 - greatest(steady_since, connected_since) >= $4::bigint",
+            &[&row::uuid(beat.process.as_bytes()), &now_ms, &dead_after_ms, &gone_after_ms(beat)],
         )
         .await?;
     Ok(row.get(0))
 }
 
-/// Buries those that have been silent for the dead time, if this process is still steady.
+/// Buries those that have been silent for the dead time, and those that are gone, each if this
+/// process has still been steady for as long. The connections of others are looked at only when one
+/// of them is silent.
 async fn bury(tx: &Tx<'_>, beat: &Beat) -> Result<Beaten, Error> {
     let (now_ms, dead_after_ms) = (tx.now().await?.as_millis(), millis(beat.dead_after));
+    let gone_after_ms = gone_after_ms(beat);
     let own = tx
         .optional(
-            "SELECT 1 FROM processes
-              WHERE id = $1 AND $2::bigint - beat_at <= $3::bigint / 2 AND $2 - steady_since >= $3",
-            &[&row::uuid(beat.process.as_bytes()), &now_ms, &dead_after_ms],
+            "SELECT $2 - steady_since >= $3, $2 - greatest(steady_since, connected_since) >= $4
+               FROM processes
+              WHERE id = $1 AND $2::bigint - beat_at <= $3::bigint / 2
+                AND EXISTS (SELECT 1 FROM processes AS other WHERE other.beat_at < $2 - $4::bigint)",
+            &[&row::uuid(beat.process.as_bytes()), &now_ms, &dead_after_ms, &gone_after_ms],
         )
         .await?;
-    if own.is_none() {
-        return Ok(Beaten::default());
-    }
+    let Some(own) = own else { return Ok(Beaten::default()) };
+    let (judges_silence, judges_connections): (bool, bool) = (own.get(0), own.get(1));
     let silent = tx
         .query(
             "DELETE FROM processes
-              WHERE id IN (SELECT id FROM processes WHERE beat_at < $1 ORDER BY id FOR UPDATE SKIP LOCKED)
+              WHERE id IN (SELECT id FROM processes
+                            WHERE $3 AND beat_at < $1
+                               OR $4 AND beat_at < $2 AND backend IS NOT NULL
+                                  AND NOT EXISTS (SELECT 1 FROM pg_stat_activity WHERE pid = backend)
+                            ORDER BY id FOR UPDATE SKIP LOCKED)
              RETURNING id",
-            &[&(now_ms - dead_after_ms)],
+            &[&(now_ms - dead_after_ms), &(now_ms - gone_after_ms), &judges_silence, &judges_connections],
         )
         .await?;
     let buried: Vec<Uuid> = silent.iter().map(|row| row.get(0)).collect();

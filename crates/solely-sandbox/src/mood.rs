@@ -23,6 +23,8 @@ pub struct Mood {
     pub throttle_every_ms: u64,
     /// Of a hundred calls, so many are never answered.
     pub hangs_percent: f64,
+    /// Pages that begin at this offset are never answered.
+    pub hang_offset: Option<u64>,
     /// Every call fails with this status.
     pub status: Option<u16>,
     /// Pages that begin at this offset fail with that status (or 400).
@@ -47,7 +49,8 @@ impl Mood {
             let after = [(header::RETRY_AFTER, "1")];
             return Some((StatusCode::TOO_MANY_REQUESTS, after, "too many requests").into_response());
         }
-        if self.chance(self.hangs_percent) {
+        let hangs = self.hang_offset.is_some() && self.hang_offset == offset;
+        if hangs || self.chance(self.hangs_percent) {
             sandbox.called(&format!("{what} hang"));
             tokio::time::sleep(Duration::from_secs(3_600)).await;
         }

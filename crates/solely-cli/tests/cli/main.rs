@@ -4,6 +4,7 @@ mod access;
 mod bad_input;
 mod command;
 mod feed;
+mod feed_kill;
 mod http;
 mod jobs;
 mod lifetime;

@@ -3,6 +3,10 @@
 DROP FUNCTION solely_write_page;
 DROP TABLE records, worker_runs, partition_progress;
 
+-- The connection that a process beats on, and since when: it ends with the process, however that
+-- ended.
+ALTER TABLE processes ADD COLUMN backend integer, ADD COLUMN connected_since bigint;
+
 -- A source. `current_number` is the switch: readers see versions up to it.
 CREATE TABLE feeds (
     feed           integer GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
