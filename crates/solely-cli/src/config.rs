@@ -228,18 +228,16 @@ impl Loaded {
             let value = match key.as_str() {
                 "store.url" | "redis.url" => without_password(value),
                 "auth.jwt_secret" if value != "" => "***".into(),
-                key if is_secret_of_source(key) && value != "" => "***".into(),
-                key if key.starts_with("feed.sources.") && key.ends_with(".url") => without_password(value),
-                _ => value,
+                key => match key.strip_prefix("feed.sources.").and_then(|rest| rest.rsplit('.').next()) {
+                    Some("password" | "api_key") if value != "" => "***".into(),
+                    Some("url") => without_password(value),
+                    _ => value,
+                },
             };
             Setting { key, value, origin: found.unwrap_or_else(|| "default".to_owned()) }
         };
         flat(&self.config).into_iter().map(setting).collect()
     }
-}
-
-fn is_secret_of_source(key: &str) -> bool {
-    key.starts_with("feed.sources.") && (key.ends_with(".password") || key.ends_with(".api_key"))
 }
 
 fn env_name(key: &str) -> String {

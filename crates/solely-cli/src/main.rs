@@ -244,7 +244,7 @@ enum RunsVerb {
 
 fn runs(verb: RunsVerb) -> Result<(), Failed> {
     match verb {
-        RunsVerb::Start { remote, start } => commands::runs::start(remote, start),
+        RunsVerb::Start { remote, start } => commands::runs::start(remote, &start),
         RunsVerb::Watch { remote, id, json } => commands::runs::watch(remote, id, json),
         RunsVerb::List { remote, source, limit, json } => commands::runs::list(remote, source, limit, json),
         RunsVerb::Resume { remote, id } => commands::runs::change(remote, &id, "resume"),

@@ -41,13 +41,16 @@ fn stone(number: usize, price: i64) -> Stone {
 /// Why a call fails.
 type Fault = Box<dyn FnMut(&Scope, Option<&Window>) -> Option<CallFailed<UpstreamError>> + Send>;
 
+/// What happens to the stones once a page was taken.
+type Afterwards = Box<dyn FnMut(&mut Vec<Stone>) + Send>;
+
 /// What is on the shelf, and how it behaves.
 #[derive(Default)]
 struct State {
     stones: Vec<Stone>,
     fault: Option<Fault>,
     /// Done after a page was taken.
-    after_page: Option<Box<dyn FnMut(&mut Vec<Stone>) + Send>>,
+    after_page: Option<Afterwards>,
     pages: BTreeMap<(i64, u64), u32>,
     scopes: Vec<Scope>,
     short_page_at: Option<u64>,
@@ -294,7 +297,7 @@ pub async fn a_second_run_tells_what_changed(world: World) {
     {
         let mut state = field.shelf.state();
         state.stones.remove(30);
-        state.stones[0].text = "changed".to_owned();
+        "changed".clone_into(&mut state.stones[0].text);
         state.stones.push(stone(900, 7));
     }
     let second = field.start().await;

@@ -335,6 +335,7 @@ mod optional_text {
     use serde::de::{DeserializeOwned, Error as _, IntoDeserializer as _};
     use serde::{Deserialize as _, Deserializer, Serialize, Serializer};
 
+    #[expect(clippy::ref_option, reason = "as serde calls it")]
     pub(super) fn serialize<T: Serialize, S: Serializer>(
         value: &Option<T>,
         to: S,

@@ -50,7 +50,7 @@ impl Mood {
             return Some((StatusCode::TOO_MANY_REQUESTS, after, "too many requests").into_response());
         }
         let hangs = self.hang_offset.is_some() && self.hang_offset == offset;
-        if hangs || self.chance(self.hangs_percent) {
+        if hangs || Self::chance(self.hangs_percent) {
             sandbox.called(&format!("{what} hang"));
             tokio::time::sleep(Duration::from_secs(3_600)).await;
         }
@@ -58,7 +58,7 @@ impl Mood {
         let status = match self.status {
             Some(status) if self.bad_offset.is_none() || bad => Some(status),
             None if bad => Some(400),
-            _ if self.chance(self.errors_percent) => Some(500),
+            _ if Self::chance(self.errors_percent) => Some(500),
             _ => None,
         };
         let status = StatusCode::from_u16(status?).ok()?;
@@ -66,7 +66,7 @@ impl Mood {
         Some((status, "as its mood is").into_response())
     }
 
-    fn chance(&self, percent: f64) -> bool {
+    fn chance(percent: f64) -> bool {
         percent > 0.0 && rand::rng().random_bool((percent / 100.0).clamp(0.0, 1.0))
     }
 

@@ -34,7 +34,7 @@ pub(crate) struct RunOptions {
     watch: bool,
 }
 
-pub(crate) fn start(remote: Remote, start: RunOptions) -> Result<(), Failed> {
+pub(crate) fn start(remote: Remote, start: &RunOptions) -> Result<(), Failed> {
     let mut body = json!({"source": start.source, "mode": start.mode, "force": start.force});
     if let Some(limit) = start.limit {
         body["limit"] = limit.into();
@@ -208,7 +208,7 @@ fn partition_line(one: &Value, columns: usize) -> (u8, String) {
 }
 
 fn bar(done: u64, total: u64, width: u64) -> String {
-    let full = if total == 0 { 0 } else { (done.min(total) * width) / total };
+    let full = (done.min(total) * width).checked_div(total).unwrap_or(0);
     let filled = "█".repeat(usize::try_from(full).unwrap_or(0));
     let empty = "░".repeat(usize::try_from(width - full).unwrap_or(0));
     format!("{filled}{empty}")
@@ -223,40 +223,32 @@ fn cut(line: &str, columns: usize) -> String {
 fn summary(run: &Value) -> String {
     let (done, total) = (number(run, "recordsProcessed"), number(run, "totalRecords"));
     let of_total = if total > 0 { format!(" of {}", grouped(total)) } else { String::new() };
-    let workers =
-        format!("{}/{} partitions", number(run, "completedWorkers"), number(run, "expectedWorkers"));
     let failed = match number(run, "failedWorkers") {
         0 => String::new(),
         failed => format!(" ({failed} failed)"),
     };
-    let mut line = format!(
-        "{} {} {}: {workers}{failed}, {}{of_total} records",
+    let rate = run["recordsPerSecond"].as_f64().filter(|rate| *rate > 0.0);
+    let consolidation = &run["consolidation"];
+    let counts = (consolidation["status"] == "completed").then(|| {
+        let count = |name| format!("{} {name}", grouped(number(consolidation, name)));
+        format!("; {}", ["added", "changed", "unchanged", "removed"].map(count).join(", "))
+    });
+    let rest = [
+        rate.map(|rate| format!(", {rate:.0}/s")),
+        run["etaSeconds"].as_u64().map(|left| format!(", {} left", span(left))),
+        counts,
+        run["error"].as_str().map(|error| format!("; {error}")),
+    ];
+    format!(
+        "{} {} {}: {}/{} partitions{failed}, {}{of_total} records{}",
         word(run, "source"),
         word(run, "mode"),
         word(run, "status"),
-        grouped(done)
-    );
-    if let Some(rate) = run["recordsPerSecond"].as_f64().filter(|rate| *rate > 0.0) {
-        line.push_str(&format!(", {rate:.0}/s"));
-    }
-    if let Some(left) = run["etaSeconds"].as_u64() {
-        line.push_str(&format!(", {} left", span(left)));
-    }
-    let consolidation = &run["consolidation"];
-    if consolidation["status"] == "completed" {
-        let count = |name| grouped(number(consolidation, name));
-        line.push_str(&format!(
-            "; {} added, {} changed, {} unchanged, {} removed",
-            count("added"),
-            count("changed"),
-            count("unchanged"),
-            count("removed")
-        ));
-    }
-    if let Some(error) = run["error"].as_str() {
-        line.push_str(&format!("; {error}"));
-    }
-    line
+        number(run, "completedWorkers"),
+        number(run, "expectedWorkers"),
+        grouped(done),
+        rest.into_iter().flatten().collect::<String>()
+    )
 }
 
 fn span(seconds: u64) -> String {

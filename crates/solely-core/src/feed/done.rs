@@ -1,4 +1,4 @@
-//! WORK_DONE: a partition has ended; when all have, so has the work of the run.
+//! `WORK_DONE`: a partition has ended; when all have, so has the work of the run.
 //!
 //! The counters that it reads changed in the transaction that sent it, so the message of the last
 //! ending finds all of them. It moves the run only if the counters are still the same: a partition

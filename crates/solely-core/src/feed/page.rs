@@ -1,4 +1,4 @@
-//! WORK_ITEM: one message, one page.
+//! `WORK_ITEM`: one message, one page.
 //!
 //! Before anything is fetched the partition's row is looked at. If the message is not for where
 //! the partition is, it changes nothing and is done with; should the row show that work remains,

@@ -237,8 +237,9 @@ mod tests {
     #[test]
     fn ten_million_records_are_cut_evenly_with_few_counts() {
         // Most of them cheap, as stones are.
-        let prices: BTreeMap<i64, u64> =
-            (0..250_000_i64).map(|price| (price, (40_000_000 / (price as u64 + 400)).min(20_000))).collect();
+        let prices: BTreeMap<i64, u64> = (0..250_000_i64)
+            .map(|price| (price, (40_000_000 / (price.cast_unsigned() + 400)).min(20_000)))
+            .collect();
         let total: u64 = prices.values().sum();
         assert!(total > 10_000_000, "{total}");
         let (planner, partitions) = plan(DOLLARS, &prices, 30, 1_000);

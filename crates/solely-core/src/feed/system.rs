@@ -87,24 +87,27 @@ impl FeedSource {
     /// How many records there are.
     pub(super) async fn count(&self, scope: &Scope) -> Result<u64, Failure> {
         // Counts wait for one another: all of a round are asked for at once.
-        self.upstream.call(COUNT_PATIENCE, self.source.count(scope)).await.map_err(failure)
+        self.upstream.call(COUNT_PATIENCE, self.source.count(scope)).await.map_err(|error| failure(&error))
     }
 
     /// Some of them.
     pub(super) async fn page(&self, scope: &Scope, window: &Window) -> Result<Vec<Found>, Failure> {
-        self.upstream.call(PAGE_PATIENCE, self.source.page(scope, window)).await.map_err(failure)
+        self.upstream
+            .call(PAGE_PATIENCE, self.source.page(scope, window))
+            .await
+            .map_err(|error| failure(&error))
     }
 }
 
 /// What a call that brought nothing means for its message.
-fn failure(error: CallError<UpstreamError>) -> Failure {
-    let why = match &error {
+fn failure(error: &CallError<UpstreamError>) -> Failure {
+    let why = match error {
         CallError::Failed(why) => why.to_string(),
         other => other.to_string(),
     };
     match error {
         CallError::Paused { left } | CallError::Open { left } => {
-            Failure::Postponed { delay: left.max(SHORTEST_WAIT), error: why }
+            Failure::Postponed { delay: (*left).max(SHORTEST_WAIT), error: why }
         }
         CallError::Busy => Failure::Postponed { delay: SHORTEST_WAIT, error: why },
         // All messages of the source wait for as long: its pause is in the store.

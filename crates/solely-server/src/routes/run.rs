@@ -193,7 +193,7 @@ pub(crate) struct StartedRun {
 )]
 pub(crate) async fn start(
     State(app): State<App>,
-    asker: Asker,
+    Asker { request_id, trace }: Asker,
     Body(body): Body<StartBody>,
 ) -> Result<(StatusCode, Json<StartedRun>), ApiError> {
     if body.partitions.as_ref().is_some_and(Vec::is_empty) {
@@ -211,8 +211,8 @@ pub(crate) async fn start(
         force: body.force,
         partitions: body.partitions.into_iter().flatten().map(wanted).collect(),
         not_within: None,
-        trace: asker.trace,
-        request_id: Some(asker.request_id),
+        trace,
+        request_id: Some(request_id),
     };
     let run_id = app.feed.start(asked).await.map_err(not_started)?;
     Ok((StatusCode::ACCEPTED, Json(StartedRun { run_id })))
