@@ -7,6 +7,7 @@
 mod bare;
 mod bare_postgres;
 mod engine;
+mod feeds;
 mod jobs;
 mod leases;
 mod report;
@@ -22,7 +23,7 @@ use report::Report;
 /// Measures solely beside the limits of what it stands on.
 #[derive(Parser)]
 struct Args {
-    /// What to measure: jobs, leases, start. Everything if none is named.
+    /// What to measure: jobs, leases, feeds, start. Everything if none is named.
     names: Vec<String>,
     /// Fewer, shorter rounds: a look, not a measurement.
     #[arg(long)]
@@ -57,6 +58,9 @@ fn main() -> Result<()> {
     }
     if wanted("leases") {
         runtime.block_on(leases::run(&mut report, scale))?;
+    }
+    if wanted("feeds") {
+        runtime.block_on(feeds::run(&mut report, scale))?;
     }
     if wanted("start") {
         runtime.block_on(start::run(&mut report, scale, args.solely.as_deref()))?;

@@ -6,6 +6,7 @@ pub(crate) mod jobs;
 pub(crate) mod keys;
 pub(crate) mod migrate;
 pub(crate) mod runs;
+pub(crate) mod sandbox;
 pub(crate) mod serve;
 pub(crate) mod torture;
 

@@ -86,6 +86,19 @@ enum Command {
         #[command(subcommand)]
         verb: RunsVerb,
     },
+    /// Serve upstreams to try solely against, and nothing else
+    #[command(after_help = "Example: solely sandbox --listen 127.0.0.1:7421 --records 100000")]
+    Sandbox {
+        /// The address to listen on
+        #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7421")]
+        listen: SocketAddr,
+        /// Records that its sources have
+        #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(0..=10_000_000))]
+        records: u32,
+        /// Bytes of a record, about
+        #[arg(long, value_name = "N", default_value_t = 300, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+        record_bytes: u32,
+    },
     /// Print a script that completes commands in a shell
     #[command(after_help = "Example: solely completions bash > /etc/bash_completion.d/solely")]
     Completions {
@@ -340,6 +353,9 @@ fn main() -> ExitCode {
         Command::Config { common, json } => commands::config::run(common.config.as_deref(), json),
         Command::Jobs { verb } => jobs(verb),
         Command::Runs { verb } => runs(verb),
+        Command::Sandbox { listen, records, record_bytes } => {
+            commands::sandbox::run(listen, records as usize, record_bytes as usize)
+        }
         Command::Completions { shell } => {
             clap_complete::generate(shell, &mut Cli::command(), "solely", &mut std::io::stdout());
             Ok(())

@@ -100,7 +100,7 @@ impl World {
         let end = Step::End { run, completed, failed, to: RunStatus::Consolidating, error: None };
         assert_eq!(self.step(end).await, Settled::Applied);
         while self.store().consolidate(run, within.to_vec()).await.expect("goes on") {}
-        let counts = self.store().counts(run).await.expect("counts");
+        let (counts, _) = self.store().counts(run).await.expect("counts");
         assert_eq!(self.step(Step::Switch { run, counts }).await, Settled::Applied);
         counts
     }
@@ -321,7 +321,7 @@ pub async fn nothing_of_a_run_is_seen_before_its_switch(world: World) {
     assert_eq!(world.step(end).await, Settled::Applied);
     while world.store().consolidate(run, vec![PriceRange { min: 0, max: 100 }]).await.expect("goes on") {}
     assert_eq!(world.current().await, old, "marked, and not seen");
-    let counted = world.store().counts(run).await.expect("counts");
+    let (counted, _) = world.store().counts(run).await.expect("counts");
     assert_eq!(world.step(Step::Switch { run, counts: counted }).await, Settled::Applied);
     assert_eq!(world.current().await, pairs(&[("a", "new"), ("c", "new")]));
     assert_eq!(world.step(Step::Switch { run, counts: counted }).await, Settled::Skipped, "once");

@@ -546,8 +546,8 @@ pub trait FeedStore: Send + Sync {
     /// did not see. False when there is nothing left to do.
     async fn consolidate(&self, run: RunId, within: Vec<PriceRange>) -> Result<bool, StoreError>;
 
-    /// What a run that is being consolidated has found.
-    async fn counts(&self, run: RunId) -> Result<Counts, StoreError>;
+    /// What a run that is being consolidated has found, and how many records are current.
+    async fn counts(&self, run: RunId) -> Result<(Counts, u64), StoreError>;
 
     /// Pins what is current of a source, or what a run saw.
     async fn pin(&self, what: PinWhat) -> Result<Option<Pinned>, StoreError>;

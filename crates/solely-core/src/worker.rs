@@ -1,7 +1,7 @@
 //! The worker: claims jobs, runs their handlers, settles what they return.
 //!
 //! ```text
-//!   one dispatcher per queue                      one settler per worker
+//!   one dispatcher per queue                      two settlers per worker
 //!   ┌───────────────────────────────┐   commits   ┌─────────────────────┐
 //!   │ claim up to the free places   │ ──────────▶ │ settle what is there│
 //!   │ run each in a task of its own │             │ as one batch        │
@@ -177,7 +177,11 @@ impl Worker {
     pub async fn run(self, stop: CancellationToken) {
         let held = held::HeldClaims::default();
         let (commits, inbox) = settler::channel();
-        let settler = tokio::spawn(settler::run(self.jobs.clone(), held.clone(), inbox));
+        let inbox = Arc::new(tokio::sync::Mutex::new(inbox));
+        let mut settlers = JoinSet::new();
+        for _ in 0..settler::SETTLERS {
+            settlers.spawn(settler::run(self.jobs.clone(), held.clone(), inbox.clone()));
+        }
         let renewing = CancellationToken::new();
         let renewer = tokio::spawn(held::renew(self.jobs.store().clone(), held.clone(), renewing.clone()));
         let interrupt = CancellationToken::new();
@@ -201,8 +205,8 @@ impl Worker {
             interrupt.cancel();
             all_done.await;
         }
-        // The dispatchers are gone, so the settler's inbox ends once it is empty.
-        let _ = settler.await;
+        // The dispatchers are gone, so the settlers' inbox ends once it is empty.
+        while settlers.join_next().await.is_some() {}
         renewing.cancel();
         let _ = renewer.await;
     }

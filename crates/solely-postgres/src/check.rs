@@ -130,6 +130,18 @@ const RULES: &[(&str, &str)] = &[
                            AND status <> 'completed')",
     ),
     (
+        "as many records are current as are counted",
+        "SELECT source, current_records || ' counted, ' || visible || ' current'
+           FROM (SELECT source, current_records,
+                        (SELECT count(*) FROM records AS version
+                   WHERE version.feed = feeds.feed AND version.number <= current_number AND NOT version.removed
+                     AND version.number = (SELECT max(number) FROM records AS later
+                                            WHERE later.feed = version.feed AND later.id = version.id
+                                              AND later.number <= current_number)) AS visible
+                   FROM feeds) AS counted
+          WHERE current_records <> visible",
+    ),
+    (
         "no version is later than its source's last run",
         "SELECT source || ' ' || id, 'version ' || number FROM records JOIN feeds USING (feed)
           WHERE number > last_number",

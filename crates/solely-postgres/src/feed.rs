@@ -11,8 +11,8 @@ use solely_core::clock::{Timestamp, millis};
 use solely_core::event::NewEvent;
 use solely_core::feed::{
     Changed, Counts, FeedStore, Mode, NewPartition, NewRun, Page, Partition, PartitionKey, PartitionStatus,
-    PinWhat, Pinned, Place, PriceRange, Run, RunChange, RunState, RunStatus, Started, Step, StoredRecord,
-    UpdatedWithin, WORK_ITEMS,
+    PinWhat, Pinned, Place, PriceRange, Record, Run, RunChange, RunState, RunStatus, Started, Step,
+    StoredRecord, UpdatedWithin, WORK_ITEMS,
 };
 use solely_core::job::NewJob;
 use solely_core::{Json, RunId, StoreError, limits};
@@ -99,15 +99,17 @@ impl FeedStore for PostgresStore {
         transact!(self.work, |tx| consolidate(tx, run, &within).await)
     }
 
-    async fn counts(&self, run: RunId) -> Result<Counts, StoreError> {
+    async fn counts(&self, run: RunId) -> Result<(Counts, u64), StoreError> {
         let sql = "SELECT count(*) FILTER (WHERE kind = 2), count(*) FILTER (WHERE kind = 1),
-                          count(*) FILTER (WHERE kind = 0), count(*) FILTER (WHERE kind = 3)
+                          count(*) FILTER (WHERE kind = 0), count(*) FILTER (WHERE kind = 3),
+                          (SELECT current_records FROM feeds JOIN run_metadata USING (feed) WHERE run_id = $1)
                      FROM run_metadata JOIN seen USING (feed, number)
                     WHERE run_id = $1";
         let rows = self.read(sql, &[&uuid(run)]).await?;
         let row = rows.first().ok_or_else(|| StoreError::Unavailable("no counts".to_owned()))?;
         let count = |column| row::unsigned(row, column);
-        Ok(Counts { added: count(0), changed: count(1), unchanged: count(2), removed: count(3) })
+        let counts = Counts { added: count(0), changed: count(1), unchanged: count(2), removed: count(3) };
+        Ok((counts, count(4)))
     }
 
     async fn pin(&self, what: PinWhat) -> Result<Option<Pinned>, StoreError> {
@@ -422,29 +424,47 @@ fn signed_32(count: u32) -> i32 {
     i32::try_from(count).unwrap_or(i32::MAX)
 }
 
-/// Writes pages, and answers with the places of those that were written.
+/// Writes pages, and answers with the places of those that were written. All of them by one call,
+/// unless two hold the same record of one run.
 pub(crate) async fn write_pages(tx: &Tx<'_>, pages: &[&Page], now: Timestamp) -> Result<Vec<usize>, Error> {
+    let mut records: Vec<(i32, RunId, &Record)> = Vec::new();
+    for (nth, page) in (1..).zip(pages) {
+        records.extend(page.records.iter().map(|record| (nth, page.of.run, record)));
+    }
+    records.sort_unstable_by(|a, b| (a.1, &a.2.id).cmp(&(b.1, &b.2.id)));
+    let meet = records.windows(2).any(|pair| (pair[0].1, &pair[0].2.id) == (pair[1].1, &pair[1].2.id));
+    if !meet {
+        return write_apart(tx, pages, &records, now).await;
+    }
+    let mut written = Vec::new();
+    for (place, page) in pages.iter().enumerate() {
+        let records: Vec<(i32, RunId, &Record)> =
+            page.records.iter().map(|record| (1, page.of.run, record)).collect();
+        if !write_apart(tx, &[page], &records, now).await?.is_empty() {
+            written.push(place);
+        }
+    }
+    Ok(written)
+}
+
+/// Writes pages whose records, each with the number of its page, are in order and each there once.
+async fn write_apart(
+    tx: &Tx<'_>,
+    pages: &[&Page],
+    records: &[(i32, RunId, &Record)],
+    now: Timestamp,
+) -> Result<Vec<usize>, Error> {
     let runs: Vec<Uuid> = pages.iter().map(|page| uuid(page.of.run)).collect();
     let partitions: Vec<&str> = pages.iter().map(|page| page.of.partition.as_str()).collect();
     let offsets: Vec<i64> = pages.iter().map(|page| signed(page.offset)).collect();
     let nexts: Vec<i64> = pages.iter().map(|page| signed(page.next_offset)).collect();
     let lasts: Vec<bool> = pages.iter().map(|page| page.last).collect();
-    let count = pages.iter().map(|page| page.records.len()).sum();
-    let mut nths: Vec<i32> = Vec::with_capacity(count);
-    let (mut ids, mut payloads): (Vec<&str>, Vec<&str>) =
-        (Vec::with_capacity(count), Vec::with_capacity(count));
-    let mut hashes: Vec<&[u8]> = Vec::with_capacity(count);
-    let (mut lows, mut highs): (Vec<i64>, Vec<i64>) = (Vec::with_capacity(count), Vec::with_capacity(count));
-    for (nth, page) in (1..).zip(pages) {
-        for record in &page.records {
-            nths.push(nth);
-            ids.push(&record.id);
-            payloads.push(record.payload.as_str());
-            hashes.push(&record.hash);
-            lows.push(record.price.min);
-            highs.push(record.price.max);
-        }
-    }
+    let numbers: Vec<i32> = records.iter().map(|(page, ..)| *page).collect();
+    let ids: Vec<&str> = records.iter().map(|(.., record)| record.id.as_str()).collect();
+    let payloads: Vec<&str> = records.iter().map(|(.., record)| record.payload.as_str()).collect();
+    let hashes: Vec<&[u8]> = records.iter().map(|(.., record)| record.hash.as_slice()).collect();
+    let lows: Vec<i64> = records.iter().map(|(.., record)| record.price.min).collect();
+    let highs: Vec<i64> = records.iter().map(|(.., record)| record.price.max).collect();
     let rows = tx
         .query(
             "SELECT solely_write_pages($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)",
@@ -454,7 +474,7 @@ pub(crate) async fn write_pages(tx: &Tx<'_>, pages: &[&Page], now: Timestamp) ->
                 &offsets,
                 &nexts,
                 &lasts,
-                &nths,
+                &numbers,
                 &ids,
                 &payloads,
                 &hashes,
@@ -541,8 +561,11 @@ async fn switch(tx: &Tx<'_>, run: RunId, counts: &Counts, now: Timestamp) -> Res
         .await?;
     let Some(row) = switched else { return Ok(false) };
     tx.execute(
-        "UPDATE feeds SET current_number = $2, watermark = greatest(watermark, $3) WHERE feed = $1",
-        &[&row.get::<_, i32>(0), &row.get::<_, i64>(1), &row.get::<_, i64>(2)],
+        "UPDATE feeds
+            SET current_number = $2, watermark = greatest(watermark, $3),
+                current_records = current_records + $4::bigint - $5::bigint
+          WHERE feed = $1",
+        &[&row.get::<_, i32>(0), &row.get::<_, i64>(1), &row.get::<_, i64>(2), &counted[0], &counted[3]],
     )
     .await?;
     Ok(true)

@@ -71,6 +71,15 @@ impl Sandbox {
             .with_state(self.clone())
     }
 
+    /// Serves until it is told to stop.
+    pub async fn serve(
+        &self,
+        listener: TcpListener,
+        stop: impl Future<Output = ()> + Send + 'static,
+    ) -> std::io::Result<()> {
+        axum::serve(listener, self.router()).with_graceful_shutdown(stop).await
+    }
+
     /// Serves at a free port until the runtime ends.
     pub async fn start(&self, port: u16) -> std::io::Result<SocketAddr> {
         let listener = TcpListener::bind(("127.0.0.1", port)).await?;

@@ -99,21 +99,23 @@ impl FeedStore for SqliteStore {
         self.writer.housekeep("consolidate", move |tx| consolidate(tx, run, &within)).await
     }
 
-    async fn counts(&self, run: RunId) -> Result<Counts, StoreError> {
+    async fn counts(&self, run: RunId) -> Result<(Counts, u64), StoreError> {
         self.read(move |conn| {
             let mut count = conn.prepare_cached(
                 "SELECT count(*) FILTER (WHERE kind = 2), count(*) FILTER (WHERE kind = 1),
-                        count(*) FILTER (WHERE kind = 0), count(*) FILTER (WHERE kind = 3)
+                        count(*) FILTER (WHERE kind = 0), count(*) FILTER (WHERE kind = 3),
+                        (SELECT current_records FROM feeds JOIN run_metadata USING (feed) WHERE run_id = ?1)
                    FROM run_metadata CROSS JOIN seen USING (feed, number)
                   WHERE run_id = ?1",
             )?;
             count.query_row([run.to_string()], |row| {
-                Ok(Counts {
+                let counts = Counts {
                     added: unsigned(row, 0)?,
                     changed: unsigned(row, 1)?,
                     unchanged: unsigned(row, 2)?,
                     removed: unsigned(row, 3)?,
-                })
+                };
+                Ok((counts, unsigned(row, 4)?))
             })
         })
         .await
@@ -561,6 +563,7 @@ fn switch(tx: &Tx<'_>, run: RunId, counts: &Counts) -> Result<bool, Error> {
         .prepare_cached(
             "UPDATE feeds
                 SET current_number = of_run.number,
+                    current_records = current_records + of_run.added - of_run.removed,
                     watermark = max(coalesce(watermark, 0), of_run.watermark_after)
                FROM run_metadata AS of_run
               WHERE of_run.run_id = ?1 AND feeds.feed = of_run.feed",

@@ -54,6 +54,17 @@ pub async fn is_active(numbers: &dyn Numbers, run: &Run) -> Result<bool, StoreEr
     Ok(numbers.number(&sql).await? > 0)
 }
 
+/// Whether a run is active and nothing carries it. There is no moment at which that may be.
+pub async fn is_stranded(numbers: &dyn Numbers, run: &Run) -> Result<bool, StoreError> {
+    let sql = format!(
+        "SELECT count(*) FROM run_metadata
+          WHERE run_id = '{0}' AND status IN ('scheduling', 'running', 'consolidating')
+            AND NOT EXISTS (SELECT 1 FROM jobs WHERE state <= 2 AND key LIKE '%{0}%')",
+        run.id
+    );
+    Ok(numbers.number(&sql).await? > 0)
+}
+
 /// What is wrong with runs of which nothing is left to be worked: every page exactly once, none
 /// stranded, each settled by the delivery that had it last, consolidated once.
 pub async fn violations(numbers: &dyn Numbers, runs: &[Run]) -> Result<Vec<String>, StoreError> {

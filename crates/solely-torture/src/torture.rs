@@ -371,6 +371,9 @@ impl Torture<'_> {
     /// Checks the runs of which nothing is left.
     async fn check_ended_runs(&mut self) -> Result<()> {
         for run in std::mem::take(&mut self.runs) {
+            if checker::is_stranded(&self.numbers, &run).await? {
+                self.report.violations.push(format!("{}: active, and nothing carries it", run.id));
+            }
             if checker::is_active(&self.numbers, &run).await? {
                 self.runs.push(run);
                 continue;

@@ -28,9 +28,11 @@ impl Handler for Consolidations {
         };
         let (run, store) = (&state.run, self.0.jobs.store());
         let failed = |error: crate::StoreError| Failure::transient(error.to_string());
-        let within = fetched(&state);
+        let (found, current) = store.counts(run.id).await.map_err(failed)?;
+        // Where all that is current was seen, nothing has vanished.
+        let within = if found.changed + found.unchanged < current { fetched(&state) } else { Vec::new() };
         while store.consolidate(run.id, within.clone()).await.map_err(failed)? {}
-        let counts = store.counts(run.id).await.map_err(failed)?;
+        let (counts, _) = store.counts(run.id).await.map_err(failed)?;
         let details = serde_json::json!({
             "added": counts.added, "changed": counts.changed, "unchanged": counts.unchanged,
             "removed": counts.removed,

@@ -1,9 +1,10 @@
 //! The settler: takes the commits that are there and hands them to the store as one batch.
 
 use std::collections::HashSet;
+use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::mpsc;
+use tokio::sync::{Mutex, mpsc};
 use tokio::time::Instant;
 
 use crate::bus::Topic;
@@ -21,16 +22,20 @@ pub(super) struct Parcel {
 }
 
 pub(super) type Outbox = mpsc::Sender<Parcel>;
+/// Batches that may be with the store at once.
+pub(super) const SETTLERS: usize = 2;
+
 pub(super) type Inbox = mpsc::Receiver<Parcel>;
 
 pub(super) fn channel() -> (Outbox, Inbox) {
     mpsc::channel(limits::CLAIM_BATCH_MAX)
 }
 
-/// Settles until every dispatcher is gone and the inbox is empty.
-pub(super) async fn run(jobs: Jobs, held: HeldClaims, mut inbox: Inbox) {
+/// Settles until every dispatcher is gone and the inbox is empty. Several take turns at the inbox:
+/// while one's batch is with the store, the next one's gathers.
+pub(super) async fn run(jobs: Jobs, held: HeldClaims, inbox: Arc<Mutex<Inbox>>) {
     let mut parcels = Vec::with_capacity(limits::CLAIM_BATCH_MAX);
-    while inbox.recv_many(&mut parcels, limits::CLAIM_BATCH_MAX).await > 0 {
+    while inbox.lock().await.recv_many(&mut parcels, limits::CLAIM_BATCH_MAX).await > 0 {
         let queues: Vec<String> = parcels.iter().map(|parcel| parcel.queue.clone()).collect();
         let commits: Vec<Commit> = parcels.drain(..).map(|parcel| parcel.commit).collect();
         let outcomes = settle(&jobs, &held, &commits).await;

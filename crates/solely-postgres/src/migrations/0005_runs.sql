@@ -13,6 +13,7 @@ CREATE TABLE feeds (
     source         text COLLATE "C" NOT NULL UNIQUE,
     last_number    bigint NOT NULL DEFAULT 0,
     current_number bigint NOT NULL DEFAULT 0,
+    current_records bigint NOT NULL DEFAULT 0,
     watermark      bigint,
     started_at     bigint
 );
@@ -120,8 +121,8 @@ $$;
 
 -- Writes pages, each if its partition is where it begins, has work left, and its run is running.
 -- Answers with the places of those that were written. Records are given with the place of their
--- page, in the order of their ids, across all pages: two batches that meet take them in the same
--- order. A record is compared with the version that is current, or with the run's own.
+-- page, in the order of their ids and each once, across all pages: two batches that meet take them
+-- in the same order. A record is compared with the version that is current, or with the run's own.
 CREATE FUNCTION solely_write_pages(
     runs uuid[], partitions text[], offsets bigint[], nexts bigint[], lasts boolean[],
     pages integer[], ids text[], payloads text[], hashes bytea[], lows bigint[], highs bigint[], now_ms bigint
@@ -130,92 +131,119 @@ CREATE FUNCTION solely_write_pages(
 $$
 #variable_conflict use_column
 DECLARE
-    written integer[];
+    -- Of each page, null where it is not written.
+    page_feeds   integer[];
+    page_numbers bigint[];
+    page_bases   bigint[];
+    page_places  integer[];
+    -- Of each record: 0 unchanged, 1 changed, 2 added; 3 the run's own version, 4 with another
+    -- payload; null where its page is not written.
+    kinds        smallint[];
+    met          boolean := false;
+    -- Of each record that the run had not seen.
+    new_feeds    integer[];
+    new_places   integer[];
 BEGIN
-    WITH advanced AS (
+    WITH advanced AS MATERIALIZED (
         UPDATE partition_progress
            SET next_offset = page.next, completed = page.is_last, reported_at = NULL,
                updated_at = solely_time(now_ms)
           FROM unnest(runs, partitions, offsets, nexts, lasts) WITH ORDINALITY
                AS page (run, partition, at, next, is_last, nth)
           JOIN run_metadata AS of_run ON of_run.run_id = page.run AND of_run.status = 'running'
+          JOIN feeds ON feeds.feed = of_run.feed
           JOIN worker_runs AS worker
             ON worker.run_id = page.run AND worker.partition_id = page.partition AND worker.status = 'running'
          WHERE partition_progress.run_id = page.run AND partition_progress.partition_id = page.partition
            AND partition_progress.next_offset = page.at AND NOT partition_progress.completed
-        RETURNING page.nth::integer AS nth)
-    SELECT array_agg(nth ORDER BY nth) INTO written FROM advanced;
-    IF written IS NULL THEN
-        RETURN;
-    END IF;
+        RETURNING page.nth, of_run.feed, of_run.number, feeds.current_number AS base, partition_progress.place)
+    SELECT array_agg(feed ORDER BY page.nth), array_agg(number ORDER BY page.nth),
+           array_agg(base ORDER BY page.nth), array_agg(place ORDER BY page.nth)
+      INTO page_feeds, page_numbers, page_bases, page_places
+      FROM generate_series(1, cardinality(runs)) AS page (nth) LEFT JOIN advanced USING (nth);
 
-    WITH given AS MATERIALIZED (
-        SELECT DISTINCT ON (of_run.feed, of_run.number, record.id)
-               of_run.feed, of_run.number, of_run.run_id, feeds.current_number AS base, progress.place,
-               record.id, record.payload, record.hash, record.low, record.high
-          FROM unnest(pages, ids, payloads, hashes, lows, highs)
-               AS record (nth, id, payload, hash, low, high)
-          JOIN partition_progress AS progress
-            ON progress.run_id = runs[record.nth] AND progress.partition_id = partitions[record.nth]
-          JOIN run_metadata AS of_run ON of_run.run_id = runs[record.nth]
-          JOIN feeds ON feeds.feed = of_run.feed
-         WHERE record.nth = ANY (written)
-         ORDER BY of_run.feed, of_run.number, record.id, record.nth),
-    known AS MATERIALIZED (
-        SELECT given.*,
-               CASE WHEN before.number = given.number THEN NULL
+    kinds := ARRAY(
+        SELECT CASE WHEN page_feeds[record.nth] IS NULL THEN NULL
+                    WHEN before.number = page_numbers[record.nth]
+                        THEN CASE WHEN before.hash = record.hash THEN 3 ELSE 4 END
                     WHEN before.number IS NULL OR before.removed THEN 2
-                    WHEN before.hash <> given.hash THEN 1
-                    ELSE 0 END AS kind,
-               before.number IS NULL OR before.removed OR before.hash <> given.hash AS differs
-          FROM given
+                    WHEN before.hash <> record.hash THEN 1
+                    ELSE 0 END
+          FROM unnest(pages, ids, hashes) WITH ORDINALITY AS record (nth, id, hash, place)
           LEFT JOIN LATERAL (SELECT number, removed, hash
                                FROM records
-                              WHERE records.feed = given.feed AND records.id = given.id
-                                AND (records.number <= given.base OR records.number = given.number)
+                              WHERE records.feed = page_feeds[record.nth] AND records.id = record.id
+                                AND (records.number <= page_bases[record.nth]
+                                     OR records.number = page_numbers[record.nth])
                               ORDER BY number DESC
-                              LIMIT 1) AS before ON true),
-    stored AS (
+                              LIMIT 1) AS before ON true
+         ORDER BY record.place);
+
+    -- As a rule nobody else has any of these records. Should one be there after all, they are
+    -- written again with a look at each.
+    IF 4 = ANY (kinds) THEN
+        met := true;
+    ELSE
+        BEGIN
+            INSERT INTO records (feed, id, number, run_id, removed, hash, low, high, updated_at, payload)
+            SELECT page_feeds[nth], id, page_numbers[nth], runs[nth], false, hash, low, high, now_ms, payload
+              FROM unnest(pages, kinds, ids, hashes, lows, highs, payloads)
+                   AS record (nth, kind, id, hash, low, high, payload)
+             WHERE kind IN (1, 2);
+            INSERT INTO seen (feed, number, id, kind, place)
+            SELECT page_feeds[nth], page_numbers[nth], id, kind, page_places[nth]
+              FROM unnest(pages, kinds, ids) AS record (nth, kind, id)
+             WHERE kind <= 2;
+        EXCEPTION WHEN unique_violation THEN
+            met := true;
+        END;
+    END IF;
+    IF met THEN
         INSERT INTO records (feed, id, number, run_id, removed, hash, low, high, updated_at, payload)
-        SELECT feed, id, number, run_id, false, hash, low, high, now_ms, payload
-          FROM known
-         WHERE differs
-         ORDER BY feed, number, id
+        SELECT page_feeds[nth], id, page_numbers[nth], runs[nth], false, hash, low, high, now_ms, payload
+          FROM unnest(pages, kinds, ids, hashes, lows, highs, payloads)
+               AS record (nth, kind, id, hash, low, high, payload)
+         WHERE kind IN (1, 2, 4)
             ON CONFLICT (feed, id, number) DO UPDATE
            SET hash = excluded.hash, low = excluded.low, high = excluded.high,
                updated_at = excluded.updated_at, payload = excluded.payload
-         WHERE records.hash <> excluded.hash),
-    noted AS (
-        INSERT INTO seen (feed, number, id, kind, place)
-        SELECT feed, number, id, kind, place
-          FROM known
-         WHERE kind IS NOT NULL
-         ORDER BY feed, number, id
-            ON CONFLICT (feed, number, id) DO UPDATE SET kind = excluded.kind
-         WHERE seen.kind = 0 AND excluded.kind <> 0
-        RETURNING feed, number, place, xmax = 0 AS is_new)
+         WHERE records.hash <> excluded.hash;
+        WITH noted AS (
+            INSERT INTO seen (feed, number, id, kind, place)
+            SELECT page_feeds[nth], page_numbers[nth], id, kind, page_places[nth]
+              FROM unnest(pages, kinds, ids) AS record (nth, kind, id)
+             WHERE kind <= 2
+                ON CONFLICT (feed, number, id) DO NOTHING
+            RETURNING feed, place)
+        SELECT array_agg(feed), array_agg(place) INTO new_feeds, new_places FROM noted;
+        -- Seen before by this run, and changed since.
+        UPDATE seen SET kind = record.kind
+          FROM unnest(pages, kinds, ids) AS record (nth, kind, id)
+         WHERE record.kind IN (1, 2) AND seen.feed = page_feeds[nth] AND seen.number = page_numbers[nth]
+           AND seen.id = record.id AND seen.kind = 0;
+    ELSE
+        SELECT array_agg(page_feeds[nth]), array_agg(page_places[nth]) INTO new_feeds, new_places
+          FROM unnest(pages, kinds) AS record (nth, kind)
+         WHERE kind <= 2;
+    END IF;
+
     UPDATE worker_runs
-       SET records_processed = records_processed + coalesce(counted.records, 0),
+       SET records_processed = records_processed + (SELECT count(*) FROM unnest(new_feeds, new_places) AS new (feed, place)
+                                                     WHERE new.feed = page_feeds[nth] AND new.place = page_places[nth]),
            pages_processed = pages_processed + 1,
-           status = CASE WHEN lasts[page.nth] THEN 'completed' ELSE 'running' END, error = NULL
-      FROM unnest(written) AS page (nth)
-      JOIN partition_progress AS progress
-        ON progress.run_id = runs[page.nth] AND progress.partition_id = partitions[page.nth]
-      JOIN run_metadata AS of_run ON of_run.run_id = runs[page.nth]
-      LEFT JOIN LATERAL (SELECT count(*) AS records
-                           FROM noted
-                          WHERE noted.is_new AND noted.feed = of_run.feed AND noted.number = of_run.number
-                            AND noted.place = progress.place) AS counted ON true
-     WHERE worker_runs.run_id = runs[page.nth] AND worker_runs.partition_id = partitions[page.nth];
+           status = CASE WHEN lasts[nth] THEN 'completed' ELSE 'running' END, error = NULL
+      FROM generate_series(1, cardinality(runs)) AS page (nth)
+     WHERE page_feeds[nth] IS NOT NULL
+       AND worker_runs.run_id = runs[nth] AND worker_runs.partition_id = partitions[nth];
 
     UPDATE run_metadata
        SET completed_workers = completed_workers + ended.partitions
-      FROM (SELECT runs[page.nth] AS run, count(*) AS partitions
-              FROM unnest(written) AS page (nth)
-             WHERE lasts[page.nth]
+      FROM (SELECT runs[nth] AS run, count(*) AS partitions
+              FROM generate_series(1, cardinality(runs)) AS page (nth)
+             WHERE lasts[nth] AND page_feeds[nth] IS NOT NULL
              GROUP BY 1
              ORDER BY 1) AS ended
      WHERE run_metadata.run_id = ended.run;
-    RETURN QUERY SELECT unnest(written);
+    RETURN QUERY SELECT nth FROM generate_series(1, cardinality(runs)) AS page (nth) WHERE page_feeds[nth] IS NOT NULL;
 END
 $$;

@@ -10,6 +10,7 @@ CREATE TABLE feeds (
     source         TEXT    NOT NULL UNIQUE,
     last_number    INTEGER NOT NULL DEFAULT 0,
     current_number INTEGER NOT NULL DEFAULT 0,
+    current_records INTEGER NOT NULL DEFAULT 0,
     watermark      INTEGER,
     started_at     INTEGER
 );
