@@ -69,13 +69,8 @@ impl Rounds {
         let bus = Bus::new();
         store.connect_bus(&bus);
         let jobs = Jobs::new(store.clone(), bus, Arc::new(Metrics::default()));
-        let config = SourceConfig {
-            url: url.to_owned(),
-            rate: None,
-            concurrency: 16,
-            max_partitions: 16,
-            ..SourceConfig::default()
-        };
+        let config =
+            SourceConfig { url: url.to_owned(), rate: None, concurrency: 32, ..SourceConfig::default() };
         let source = FeedSource::configured("bench", &config, &HttpClient::new(Tls::Nobody)?, &store);
         let feed = Feed::new(jobs.clone(), [source]);
         let (process, stop) = (ProcessId::random(), CancellationToken::new());
@@ -100,7 +95,7 @@ async fn copied(feed: &Feed, store: &Arc<dyn Store>, records: usize) -> Result<f
         match state.run.status {
             RunStatus::Completed => break,
             RunStatus::Failed | RunStatus::Cancelled => bail!("the run failed: {state:?}"),
-            _ => tokio::time::sleep(Duration::from_millis(5)).await,
+            _ => tokio::time::sleep(Duration::from_millis(25)).await,
         }
     }
     Ok(rate(records, started.elapsed()))

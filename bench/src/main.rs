@@ -10,6 +10,7 @@ mod engine;
 mod feeds;
 mod jobs;
 mod leases;
+mod million;
 mod report;
 mod start;
 
@@ -23,7 +24,7 @@ use report::Report;
 /// Measures solely beside the limits of what it stands on.
 #[derive(Parser)]
 struct Args {
-    /// What to measure: jobs, leases, feeds, start. Everything if none is named.
+    /// What to measure: jobs, leases, feeds, million, start. Everything if none is named.
     names: Vec<String>,
     /// Fewer, shorter rounds: a look, not a measurement.
     #[arg(long)]
@@ -61,6 +62,9 @@ fn main() -> Result<()> {
     }
     if wanted("feeds") {
         runtime.block_on(feeds::run(&mut report, scale))?;
+    }
+    if wanted("million") {
+        runtime.block_on(million::run(&mut report, args.quick, args.solely.as_deref()))?;
     }
     if wanted("start") {
         runtime.block_on(start::run(&mut report, scale, args.solely.as_deref()))?;

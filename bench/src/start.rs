@@ -33,16 +33,21 @@ pub(crate) async fn run(report: &mut Report, scale: Scale, solely: Option<&Path>
     Ok(())
 }
 
-struct Server {
+/// The binary, serving.
+pub(crate) struct Server {
     child: Child,
     started: Instant,
-    url: String,
+    base: String,
     _folder: TempDir,
 }
 
 impl Server {
     fn start(solely: &Path, port: u16) -> Result<Self> {
-        let folder = tempfile::tempdir()?;
+        Self::start_in(solely, tempfile::tempdir()?, port)
+    }
+
+    /// Serves in a folder, with the configuration that is there.
+    pub(crate) fn start_in(solely: &Path, folder: TempDir, port: u16) -> Result<Self> {
         let address = format!("127.0.0.1:{port}");
         let started = Instant::now();
         let child = Command::new(solely)
@@ -51,15 +56,25 @@ impl Server {
             .stdin(Stdio::null())
             .stderr(Stdio::null())
             .spawn()?;
-        Ok(Self { child, started, url: format!("http://{address}/readyz"), _folder: folder })
+        Ok(Self { child, started, base: format!("http://{address}"), _folder: folder })
+    }
+
+    /// Where it is.
+    pub(crate) fn base(&self) -> &str {
+        &self.base
     }
 
     /// How long from the start of the process to its first good answer.
-    async fn until_ready(&self) -> Result<Duration> {
+    pub(crate) async fn until_ready(&self) -> Result<Duration> {
         let client =
             solely_core::upstream::http::builder(solely_core::upstream::http::Tls::Nobody).build()?;
         while self.started.elapsed() < Duration::from_secs(10) {
-            if client.get(&self.url).send().await.is_ok_and(|answer| answer.status() == 200) {
+            if client
+                .get(format!("{}/readyz", self.base))
+                .send()
+                .await
+                .is_ok_and(|answer| answer.status() == 200)
+            {
                 return Ok(self.started.elapsed());
             }
             tokio::time::sleep(Duration::from_micros(200)).await;
@@ -82,8 +97,17 @@ impl Server {
 
     /// Resident memory that is the process's own.
     fn memory_mib(&self) -> Result<f64> {
+        self.status_mib("VmRSS:")
+    }
+
+    /// The most it ever was.
+    pub(crate) fn peak_memory_mib(&self) -> Result<f64> {
+        self.status_mib("VmHWM:")
+    }
+
+    fn status_mib(&self, name: &str) -> Result<f64> {
         let status = self.proc("status")?;
-        let line = status.lines().find(|line| line.starts_with("VmRSS:")).context("VmRSS")?;
+        let line = status.lines().find(|line| line.starts_with(name)).context("the line")?;
         let kib: f64 = line.split_whitespace().nth(1).context("a number")?.parse()?;
         Ok(kib / 1024.0)
     }

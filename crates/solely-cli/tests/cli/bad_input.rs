@@ -33,7 +33,7 @@ const SOME_RETRY: &str = "/v1/jobs/01900000-0000-7000-8000-000000000000/retry";
 const SOME_LEASE: &str = "/v1/leases/01900000-0000-7000-8000-000000000000";
 
 fn cases() -> Vec<Case> {
-    [lease_cases(), listing_cases(), command_cases(), wrong_methods(), large_bodies()]
+    [lease_cases(), listing_cases(), command_cases(), run_cases(), wrong_methods(), large_bodies()]
         .into_iter()
         .flatten()
         .collect()
@@ -146,6 +146,46 @@ fn command_cases() -> Vec<Case> {
     ]
 }
 
+const SOME_RUN: &str = "/v1/runs/01900000-0000-7000-8000-000000000000";
+const SOME_CANCEL: &str = "/v1/runs/01900000-0000-7000-8000-000000000000/cancel";
+const SOME_RESUME: &str = "/v1/runs/01900000-0000-7000-8000-000000000000/resume";
+const SOME_RECORDS: &str = "/v1/runs/01900000-0000-7000-8000-000000000000/records";
+const SOME_PARTITION_RETRY: &str = "/v1/runs/01900000-0000-7000-8000-000000000000/partitions/p/retry";
+const SOME_RESET: &str = "/v1/runs/01900000-0000-7000-8000-000000000000/partitions/p/reset";
+
+fn run_cases() -> Vec<Case> {
+    let start = |body: &str, says| invalid("POST", "/v1/runs", body, says);
+    vec![
+        start("", "source"),
+        start("[]", "object"),
+        start(r#"{"source":7}"#, "source"),
+        start(r#"{"source":"s","mode":"half"}"#, "mode"),
+        start(r#"{"source":"s","limit":-1}"#, "limit"),
+        start(r#"{"source":"s","force":"yes"}"#, "force"),
+        start(r#"{"source":"s","partitions":{}}"#, "partitions"),
+        start(r#"{"source":"s","partitions":[]}"#, "partitions"),
+        start(r#"{"source":"s","partitions":[{"partitionId":"p","minPrice":0}]}"#, "maxPrice"),
+        start(r#"{"source":"s","partitions":[{"partitionId":"p","minPrice":0.5,"maxPrice":1}]}"#, "minPrice"),
+        start(r#"{"source":"s","colour":"red"}"#, "colour"),
+        case("POST", "/v1/runs", r#"{"source":"nobody"}"#, 404, "NOT_FOUND", "nobody"),
+        invalid("GET", "/v1/runs?limit=0", "", "limit"),
+        invalid("GET", "/v1/runs?cursor=x", "", "cursor"),
+        invalid("GET", "/v1/runs?colour=red", "", "colour"),
+        case("GET", SOME_RUN, "", 404, "NOT_FOUND", "run"),
+        case("GET", "/v1/runs/nonsense", "", 404, "NOT_FOUND", "nonsense"),
+        case("GET", SOME_RECORDS, "", 404, "NOT_FOUND", "run"),
+        case("GET", "/v1/feeds/nobody/records", "", 404, "NOT_FOUND", "source"),
+        case("POST", SOME_CANCEL, "", 404, "NOT_FOUND", "run"),
+        invalid("POST", SOME_CANCEL, r#"{"now":true}"#, "now"),
+        case("POST", SOME_RESUME, "", 404, "NOT_FOUND", "run"),
+        case("POST", SOME_PARTITION_RETRY, "", 404, "NOT_FOUND", "run"),
+        invalid("POST", SOME_RESET, "", "nextOffset"),
+        invalid("POST", SOME_RESET, r#"{"nextOffset":-1}"#, "nextOffset"),
+        invalid("POST", SOME_RESET, r#"{"nextOffset":100000001}"#, "nextOffset"),
+        case("POST", SOME_RESET, r#"{"nextOffset":0}"#, 404, "NOT_FOUND", "run"),
+    ]
+}
+
 fn wrong_methods() -> Vec<Case> {
     let wrong_method = [
         ("POST", "/healthz"),
@@ -162,6 +202,14 @@ fn wrong_methods() -> Vec<Case> {
         ("POST", "/v1/dead-letters"),
         ("GET", "/v1/dead-letters/redrive"),
         ("POST", "/v1/upstreams"),
+        ("DELETE", "/v1/runs"),
+        ("PUT", SOME_RUN),
+        ("GET", SOME_CANCEL),
+        ("GET", SOME_RESUME),
+        ("POST", SOME_RECORDS),
+        ("GET", SOME_PARTITION_RETRY),
+        ("PUT", SOME_RESET),
+        ("POST", "/v1/feeds/nobody/records"),
         ("PUT", "/v1/timeline"),
         ("POST", "/v1/alerts"),
         ("POST", "/v1/ws"),
@@ -177,16 +225,34 @@ fn wrong_methods() -> Vec<Case> {
 fn large_bodies() -> Vec<Case> {
     let padding = " ".repeat(1024 * 1024);
     let body = format!("{{{padding}}}");
-    ["/v1/leases", "/v1/dead-letters/redrive", "/v1/queues/q/pause", "/v1/queues/q/resume", SOME_RETRY]
-        .map(|path| case("POST", path, &body, 413, "BODY_TOO_LARGE", "1048576"))
-        .into()
+    [
+        "/v1/leases",
+        "/v1/dead-letters/redrive",
+        "/v1/queues/q/pause",
+        "/v1/queues/q/resume",
+        SOME_RETRY,
+        "/v1/runs",
+    ]
+    .map(|path| case("POST", path, &body, 413, "BODY_TOO_LARGE", "1048576"))
+    .into()
 }
 
 /// Everything that the store holds and a client can change.
 fn contents(server: &Server) -> Vec<i64> {
     let conn = rusqlite::Connection::open(server.file()).expect("opens");
-    let tables =
-        ["jobs", "sent_keys", "queues", "leases", "entries", "events", "upstreams", "api_keys", "tickets"];
+    let tables = [
+        "jobs",
+        "sent_keys",
+        "queues",
+        "leases",
+        "entries",
+        "events",
+        "upstreams",
+        "api_keys",
+        "tickets",
+        "feeds",
+        "run_metadata",
+    ];
     let count = |table: &str| conn.query_row(&format!("SELECT count(*) FROM {table}"), [], |row| row.get(0));
     tables.map(|table| count(table).expect("counts")).to_vec()
 }

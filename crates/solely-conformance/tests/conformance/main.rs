@@ -1,6 +1,7 @@
 //! The promises, on every engine.
 
 mod bus;
+mod gone;
 mod growth;
 mod postgres;
 mod schema;

@@ -139,7 +139,7 @@ DECLARE
     -- Of each record: 0 unchanged, 1 changed, 2 added; 3 the run's own version, 4 with another
     -- payload; null where its page is not written.
     kinds        smallint[];
-    met          boolean := false;
+    is_first     boolean;
     -- Of each record that the run had not seen.
     new_feeds    integer[];
     new_places   integer[];
@@ -162,70 +162,71 @@ BEGIN
       INTO page_feeds, page_numbers, page_bases, page_places
       FROM generate_series(1, cardinality(runs)) AS page (nth) LEFT JOIN advanced USING (nth);
 
-    kinds := ARRAY(
-        SELECT CASE WHEN page_feeds[record.nth] IS NULL THEN NULL
-                    WHEN before.number = page_numbers[record.nth]
-                        THEN CASE WHEN before.hash = record.hash THEN 3 ELSE 4 END
-                    WHEN before.number IS NULL OR before.removed THEN 2
-                    WHEN before.hash <> record.hash THEN 1
-                    ELSE 0 END
-          FROM unnest(pages, ids, hashes) WITH ORDINALITY AS record (nth, id, hash, place)
-          LEFT JOIN LATERAL (SELECT number, removed, hash
-                               FROM records
-                              WHERE records.feed = page_feeds[record.nth] AND records.id = record.id
-                                AND (records.number <= page_bases[record.nth]
-                                     OR records.number = page_numbers[record.nth])
-                              ORDER BY number DESC
-                              LIMIT 1) AS before ON true
-         ORDER BY record.place);
-
-    -- As a rule nobody else has any of these records. Should one be there after all, they are
-    -- written again with a look at each.
-    IF 4 = ANY (kinds) THEN
-        met := true;
-    ELSE
-        BEGIN
+    -- As a rule nobody else has any of these records, and where nothing is current there is nothing
+    -- to compare with. Should one be there after all, all are looked at, one by one.
+    is_first := 0 >= ALL (array_remove(page_bases, NULL));
+    FOR round IN 1..2 LOOP
+        kinds := ARRAY(
+            SELECT CASE WHEN page_feeds[record.nth] IS NULL THEN NULL
+                        WHEN before.number = page_numbers[record.nth]
+                            THEN CASE WHEN before.hash = record.hash THEN 3 ELSE 4 END
+                        WHEN before.number IS NULL OR before.removed THEN 2
+                        WHEN before.hash <> record.hash THEN 1
+                        ELSE 0 END
+              FROM unnest(pages, ids, hashes) WITH ORDINALITY AS record (nth, id, hash, place)
+              LEFT JOIN LATERAL (SELECT number, removed, hash
+                                   FROM records
+                                  WHERE (round = 2 OR NOT is_first)
+                                    AND records.feed = page_feeds[record.nth] AND records.id = record.id
+                                    AND (records.number <= page_bases[record.nth]
+                                         OR records.number = page_numbers[record.nth])
+                                  ORDER BY number DESC
+                                  LIMIT 1) AS before ON true
+             ORDER BY record.place);
+        CONTINUE WHEN round = 1 AND 4 = ANY (kinds);
+        IF round = 1 THEN
+            BEGIN
+                INSERT INTO records (feed, id, number, run_id, removed, hash, low, high, updated_at, payload)
+                SELECT page_feeds[nth], id, page_numbers[nth], runs[nth], false, hash, low, high, now_ms, payload
+                  FROM unnest(pages, kinds, ids, hashes, lows, highs, payloads)
+                       AS record (nth, kind, id, hash, low, high, payload)
+                 WHERE kind IN (1, 2);
+                INSERT INTO seen (feed, number, id, kind, place)
+                SELECT page_feeds[nth], page_numbers[nth], id, kind, page_places[nth]
+                  FROM unnest(pages, kinds, ids) AS record (nth, kind, id)
+                 WHERE kind <= 2;
+                SELECT array_agg(page_feeds[nth]), array_agg(page_places[nth]) INTO new_feeds, new_places
+                  FROM unnest(pages, kinds) AS record (nth, kind)
+                 WHERE kind <= 2;
+                EXIT;
+            EXCEPTION WHEN unique_violation THEN
+                NULL;
+            END;
+        ELSE
             INSERT INTO records (feed, id, number, run_id, removed, hash, low, high, updated_at, payload)
             SELECT page_feeds[nth], id, page_numbers[nth], runs[nth], false, hash, low, high, now_ms, payload
               FROM unnest(pages, kinds, ids, hashes, lows, highs, payloads)
                    AS record (nth, kind, id, hash, low, high, payload)
-             WHERE kind IN (1, 2);
-            INSERT INTO seen (feed, number, id, kind, place)
-            SELECT page_feeds[nth], page_numbers[nth], id, kind, page_places[nth]
+             WHERE kind IN (1, 2, 4)
+                ON CONFLICT (feed, id, number) DO UPDATE
+               SET hash = excluded.hash, low = excluded.low, high = excluded.high,
+                   updated_at = excluded.updated_at, payload = excluded.payload
+             WHERE records.hash <> excluded.hash;
+            WITH noted AS (
+                INSERT INTO seen (feed, number, id, kind, place)
+                SELECT page_feeds[nth], page_numbers[nth], id, kind, page_places[nth]
+                  FROM unnest(pages, kinds, ids) AS record (nth, kind, id)
+                 WHERE kind <= 2
+                    ON CONFLICT (feed, number, id) DO NOTHING
+                RETURNING feed, place)
+            SELECT array_agg(feed), array_agg(place) INTO new_feeds, new_places FROM noted;
+            -- Seen before by this run, and changed since.
+            UPDATE seen SET kind = record.kind
               FROM unnest(pages, kinds, ids) AS record (nth, kind, id)
-             WHERE kind <= 2;
-        EXCEPTION WHEN unique_violation THEN
-            met := true;
-        END;
-    END IF;
-    IF met THEN
-        INSERT INTO records (feed, id, number, run_id, removed, hash, low, high, updated_at, payload)
-        SELECT page_feeds[nth], id, page_numbers[nth], runs[nth], false, hash, low, high, now_ms, payload
-          FROM unnest(pages, kinds, ids, hashes, lows, highs, payloads)
-               AS record (nth, kind, id, hash, low, high, payload)
-         WHERE kind IN (1, 2, 4)
-            ON CONFLICT (feed, id, number) DO UPDATE
-           SET hash = excluded.hash, low = excluded.low, high = excluded.high,
-               updated_at = excluded.updated_at, payload = excluded.payload
-         WHERE records.hash <> excluded.hash;
-        WITH noted AS (
-            INSERT INTO seen (feed, number, id, kind, place)
-            SELECT page_feeds[nth], page_numbers[nth], id, kind, page_places[nth]
-              FROM unnest(pages, kinds, ids) AS record (nth, kind, id)
-             WHERE kind <= 2
-                ON CONFLICT (feed, number, id) DO NOTHING
-            RETURNING feed, place)
-        SELECT array_agg(feed), array_agg(place) INTO new_feeds, new_places FROM noted;
-        -- Seen before by this run, and changed since.
-        UPDATE seen SET kind = record.kind
-          FROM unnest(pages, kinds, ids) AS record (nth, kind, id)
-         WHERE record.kind IN (1, 2) AND seen.feed = page_feeds[nth] AND seen.number = page_numbers[nth]
-           AND seen.id = record.id AND seen.kind = 0;
-    ELSE
-        SELECT array_agg(page_feeds[nth]), array_agg(page_places[nth]) INTO new_feeds, new_places
-          FROM unnest(pages, kinds) AS record (nth, kind)
-         WHERE kind <= 2;
-    END IF;
+             WHERE record.kind IN (1, 2) AND seen.feed = page_feeds[nth] AND seen.number = page_numbers[nth]
+               AND seen.id = record.id AND seen.kind = 0;
+        END IF;
+    END LOOP;
 
     UPDATE worker_runs
        SET records_processed = records_processed + (SELECT count(*) FROM unnest(new_feeds, new_places) AS new (feed, place)
