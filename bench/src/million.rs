@@ -75,7 +75,7 @@ async fn stream(client: reqwest::Client, url: String) -> Result<(usize, Duration
     let (started, mut lines) = (Instant::now(), 0);
     let mut answer = client.get(url).send().await?.error_for_status()?;
     while let Some(chunk) = answer.chunk().await? {
-        lines += chunk.iter().filter(|byte| **byte == b'\n').count();
+        lines += chunk.split(|byte| *byte == b'\n').count() - 1;
     }
     Ok((lines, started.elapsed()))
 }
