@@ -34,7 +34,8 @@ pub(crate) fn fuzz(root: &Path, cases: u32) -> Result<()> {
         command.env_remove("DATABASE_URL").env_remove("REDIS_URL");
         command
     };
-    let made = command(&["keys", "create", "--name", "fuzz", "--scope", "admin"]).output()?;
+    let made =
+        command(&["keys", "create", "--name", "fuzz", "--scope", "admin", "--scope", "feed"]).output()?;
     let key = String::from_utf8(made.stdout)?.trim().to_owned();
     let address = format!("127.0.0.1:{}", solely_testing::free_port());
     let server = command(&["serve", "--listen", &address]).stderr(Stdio::null()).spawn()?;

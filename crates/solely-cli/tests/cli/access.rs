@@ -87,6 +87,7 @@ async fn routes(server: &Server) -> Vec<Route> {
             };
             let some_id = "01900000-0000-7000-8000-000000000000";
             let path = path.replace("{id}", some_id).replace("{name}", "some-queue");
+            let path = path.replace("{pid}", "some-partition").replace("{source}", "some-source");
             assert!(!path.contains('{'), "{path}");
             routes.push(Route { method: method.to_owned(), path, needs });
         }
