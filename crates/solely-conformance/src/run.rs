@@ -176,6 +176,7 @@ impl Field {
             timeout: settings.timeout,
             concurrency: settings.concurrency,
             rate: None,
+            failures: 40,
         };
         let source = FeedSource {
             name: SOURCE.to_owned(),
@@ -523,6 +524,19 @@ pub async fn a_page_that_always_fails_is_given_up(world: World) {
     assert_eq!((state.run.status, state.run.failed), (RunStatus::Failed, 1));
     assert_eq!(state.partitions[0].attempts, 3);
     assert_eq!(field.shelf.state().pages[&(0, 10)], 3);
+}
+
+/// Several partitions that always fail are given up soon: it takes more than that for the source to
+/// be taken for away.
+pub async fn partitions_that_always_fail_are_given_up_soon(world: World) {
+    let shelf = Shelf::with(100);
+    shelf.fails(|scope, window| {
+        (window.is_some() && scope.range.min > 0).then(|| CallFailed { blame: true, ..transient("500") })
+    });
+    let field = Field::at_work(world, shelf, settings());
+    let run = field.start().await;
+    let state = field.ended(run).await;
+    assert_eq!((state.run.status, state.run.completed, state.run.failed), (RunStatus::Failed, 1, 3));
 }
 
 /// A dead letter that is brought back sets its partition going, and the run with it.

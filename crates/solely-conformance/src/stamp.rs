@@ -87,6 +87,7 @@ macro_rules! stamp {
                 an_upstream_that_asks_to_be_left_alone_is,
                 a_page_that_cannot_be_mended_fails_its_partition_only,
                 a_page_that_always_fails_is_given_up,
+                partitions_that_always_fail_are_given_up_soon,
                 a_dead_letter_that_is_brought_back_sets_its_partition_going,
                 a_forced_run_needs_seven_in_ten,
                 a_clients_partitions_report_only_what_they_looked_for,

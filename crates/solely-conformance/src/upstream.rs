@@ -85,6 +85,7 @@ fn upstream(world: &World, concurrency: usize, rate: Option<Rate>) -> Arc<Upstre
         timeout: Duration::from_millis(500),
         concurrency,
         rate,
+        failures: solely_core::upstream::breaker::FAILURES,
     };
     Arc::new(Upstream::new(limits, world.store()))
 }

@@ -55,6 +55,9 @@ use crate::json::Json;
 pub use message::{CONSOLIDATE, SCHEDULE, WORK_DONE, WORK_ITEMS, WorkItem};
 pub use system::{Asked, ChangeError, End, Feed, FeedSource, SourceSettings, StartError, Stream};
 
+/// The queues of feeds.
+pub const QUEUES: [&str; 4] = [SCHEDULE, WORK_ITEMS, WORK_DONE, CONSOLIDATE];
+
 /// Prices from one to another, both included, in the source's own unit.
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]

@@ -155,6 +155,8 @@ pub struct UpstreamLimits {
     pub concurrency: usize,
     /// Calls per time, of all instances together.
     pub rate: Option<Rate>,
+    /// Failures in a row that open its breaker.
+    pub failures: u32,
 }
 
 impl UpstreamLimits {
@@ -283,9 +285,9 @@ impl Upstream {
     pub fn new(limits: UpstreamLimits, store: Arc<dyn Store>) -> Self {
         Self {
             places: Semaphore::new(limits.concurrency),
+            breaker: Mutex::new(Breaker::new(limits.failures)),
             limits,
             store,
-            breaker: Mutex::new(Breaker::default()),
             calls: AtomicU64::new(0),
             failures: AtomicU64::new(0),
         }

@@ -121,6 +121,7 @@ pub fn source(
         timeout: settings.timeout,
         concurrency: settings.concurrency,
         rate,
+        failures: 40,
     };
     FeedSource { name, settings, upstream: Arc::new(Upstream::new(limits, store.clone())), source }
 }

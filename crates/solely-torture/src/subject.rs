@@ -8,7 +8,7 @@ use solely_core::bus::Bus;
 use solely_core::cache::Cache;
 use solely_core::companion::Companion;
 use solely_core::fault::Guards;
-use solely_core::feed::{CONSOLIDATE, Feed, SCHEDULE, WORK_DONE, WORK_ITEMS};
+use solely_core::feed::{Feed, QUEUES};
 use solely_core::metrics::Metrics;
 use solely_core::queue::Jobs;
 use solely_core::store::Retention;
@@ -110,7 +110,7 @@ pub async fn work_all(jobs: Jobs, queues: Vec<QueueSpec>) -> Result<()> {
     let working = tokio::spawn(work_on(jobs, queues, stop.clone()));
     loop {
         let left = store.queues().await?;
-        let ours = |name: &str| [SCHEDULE, WORK_ITEMS, WORK_DONE, CONSOLIDATE].contains(&name);
+        let ours = |name: &str| QUEUES.contains(&name);
         if left.iter().filter(|queue| ours(&queue.name)).all(|queue| queue.ready + queue.running == 0) {
             break;
         }

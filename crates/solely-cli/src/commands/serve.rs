@@ -7,7 +7,7 @@ use std::sync::Arc;
 use anyhow::Context as _;
 use solely_core::Store;
 use solely_core::config::{AuthMode, FeedConfig};
-use solely_core::feed::FeedSource;
+use solely_core::feed::{self, FeedSource};
 use solely_core::metrics::Metrics;
 use solely_core::upstream::http::{HttpClient, Tls};
 use solely_server::{Access, App, Parts, Runtime};
@@ -25,7 +25,7 @@ pub(crate) fn run(file: Option<&Path>, listen: Option<SocketAddr>) -> Result<(),
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(async {
         let store = store::open(&config.store, solely_sqlite::Access::Serve).await?;
-        let metrics = Arc::new(Metrics::default());
+        let metrics = Arc::new(Metrics::new(&queues(&config.feed)));
         let sources = sources(&config.feed, &store)?;
         let companion = redis::open(&config.redis, &store, &metrics).await?;
         let secret = Some(config.auth.jwt_secret.as_str()).filter(|secret| !secret.is_empty());
@@ -54,6 +54,12 @@ pub(crate) fn run(file: Option<&Path>, listen: Option<SocketAddr>) -> Result<(),
         tracing::info!("solely has stopped");
         Ok(())
     })
+}
+
+/// Queues that are counted from the start.
+fn queues(feed: &FeedConfig) -> Vec<String> {
+    let of_feeds = if feed.sources.is_empty() { Vec::new() } else { feed::QUEUES.to_vec() };
+    of_feeds.into_iter().map(str::to_owned).collect()
 }
 
 /// The sources that are copied.

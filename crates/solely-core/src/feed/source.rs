@@ -45,6 +45,9 @@ pub struct Found {
     pub price: Option<i64>,
 }
 
+/// Pages that may fail whenever they are tried, without the source being taken for away.
+const FAILING_PAGES: u32 = 8;
+
 /// What a feed copies from. One call is one request.
 #[async_trait]
 pub trait Source: Send + Sync + 'static {
@@ -80,6 +83,9 @@ impl FeedSource {
             timeout: config.timeout.0,
             concurrency: config.concurrency,
             rate: config.rate,
+            // A few pages that always fail are given up before it opens; a source that is away is not
+            // called, and costs no message its attempts.
+            failures: config.max_deliveries.saturating_mul(FAILING_PAGES),
         };
         let upstream = Arc::new(Upstream::new(limits, store.clone()));
         Self { name: name.to_owned(), settings: config.into(), upstream, source }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Failures in a row that open it.
+/// Failures in a row that open one that does not say.
 pub const FAILURES: u32 = 5;
 /// How long it stays open the first time; doubled each time the trial fails.
 pub const OPEN_FOR: Duration = Duration::from_secs(5);
@@ -30,8 +30,9 @@ pub struct Ticket {
 }
 
 /// The breaker of one upstream in one process.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Breaker {
+    opens_after: u32,
     failures: u32,
     open_until: Option<Instant>,
     open_for: Duration,
@@ -39,6 +40,17 @@ pub struct Breaker {
 }
 
 impl Breaker {
+    /// A breaker that opens after so many failures in a row.
+    pub fn new(opens_after: u32) -> Self {
+        Self {
+            opens_after: opens_after.max(1),
+            failures: 0,
+            open_until: None,
+            open_for: Duration::ZERO,
+            on_trial: false,
+        }
+    }
+
     /// What it lets through now.
     pub fn circuit(&self, now: Instant) -> Circuit {
         match self.open_until {
@@ -74,11 +86,11 @@ impl Breaker {
             return; // It began before the breaker opened; the trial decides.
         }
         if !failed {
-            *self = Self::default();
+            *self = Self::new(self.opens_after);
             return;
         }
         self.failures += 1;
-        if ticket.trial || self.failures >= FAILURES {
+        if ticket.trial || self.failures >= self.opens_after {
             self.open_for = (self.open_for * 2).clamp(OPEN_FOR, OPEN_MAX);
             self.open_until = Some(now + self.open_for);
         }
@@ -103,7 +115,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn opens_after_a_row_of_failures_and_lets_one_trial_through() {
-        let (mut breaker, now) = (Breaker::default(), Instant::now());
+        let (mut breaker, now) = (Breaker::new(FAILURES), Instant::now());
         (0..FAILURES).for_each(|_| fail(&mut breaker, now));
         assert_eq!(breaker.admit(now).unwrap_err(), OPEN_FOR);
         let later = now + OPEN_FOR;
@@ -115,7 +127,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_failed_trial_doubles_the_time_up_to_the_longest() {
-        let (mut breaker, mut now) = (Breaker::default(), Instant::now());
+        let (mut breaker, mut now) = (Breaker::new(FAILURES), Instant::now());
         (0..FAILURES).for_each(|_| fail(&mut breaker, now));
         let mut last = OPEN_FOR;
         for _ in 0..6 {
@@ -129,7 +141,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_withdrawn_trial_leaves_room_for_the_next() {
-        let (mut breaker, now) = (Breaker::default(), Instant::now());
+        let (mut breaker, now) = (Breaker::new(FAILURES), Instant::now());
         (0..FAILURES).for_each(|_| fail(&mut breaker, now));
         let trial = breaker.admit(now + OPEN_FOR).expect("the trial");
         breaker.withdraw(&trial);

@@ -186,11 +186,14 @@ BEGIN
         CONTINUE WHEN round = 1 AND 4 = ANY (kinds);
         IF round = 1 THEN
             BEGIN
-                INSERT INTO records (feed, id, number, run_id, removed, hash, low, high, updated_at, payload)
-                SELECT page_feeds[nth], id, page_numbers[nth], runs[nth], false, hash, low, high, now_ms, payload
-                  FROM unnest(pages, kinds, ids, hashes, lows, highs, payloads)
-                       AS record (nth, kind, id, hash, low, high, payload)
-                 WHERE kind IN (1, 2);
+                IF 1 = ANY (kinds) OR 2 = ANY (kinds) THEN
+                    INSERT INTO records (feed, id, number, run_id, removed, hash, low, high, updated_at, payload)
+                    SELECT page_feeds[nth], id, page_numbers[nth], runs[nth], false, hash, low, high, now_ms,
+                           payload
+                      FROM unnest(pages, kinds, ids, hashes, lows, highs, payloads)
+                           AS record (nth, kind, id, hash, low, high, payload)
+                     WHERE kind IN (1, 2);
+                END IF;
                 INSERT INTO seen (feed, number, id, kind, place)
                 SELECT page_feeds[nth], page_numbers[nth], id, kind, page_places[nth]
                   FROM unnest(pages, kinds, ids) AS record (nth, kind, id)

@@ -69,6 +69,7 @@ async fn call(store: Arc<dyn Store>, address: &str, rate: Rate) -> Result<()> {
         timeout: Duration::from_secs(10),
         concurrency: 4,
         rate: Some(rate),
+        failures: 40,
     };
     let (upstream, client) = (Upstream::new(limits, store), http::builder(Tls::Nobody).build()?);
     let caller = || async {
