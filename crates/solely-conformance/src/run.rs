@@ -603,6 +603,22 @@ pub async fn a_clients_partitions_report_only_what_they_looked_for(world: World)
     assert_eq!(field.current().await.len(), 95, "the others are as they were");
 }
 
+/// A record that a page has twice is one record, as it was said last.
+pub async fn a_record_that_a_page_has_twice_is_one(world: World) {
+    let mut stones: Vec<Stone> = (0..25).map(|number| stone(number, 1)).collect();
+    let again = Stone { text: "said last".to_owned(), ..stones[3].clone() };
+    stones.insert(5, again);
+    stones.push(stones[0].clone());
+    let field = Field::at_work(world, Shelf::of(stones), settings());
+    let run = field.start().await;
+    let state = field.ended(run).await;
+    assert_eq!(state.run.counts, Some(Counts { added: 25, ..Counts::default() }), "{state:#?}");
+    let current = field.current().await;
+    assert_eq!(current.len(), 25);
+    assert!(current[3].payload.as_str().contains("said last"), "{:?}", current[3]);
+    field.world.assert_sound().await;
+}
+
 /// A cancelled run fetches nothing more; resumed it goes on with what is unfinished.
 pub async fn a_cancelled_run_goes_on_where_it_was(world: World) {
     let shelf = Shelf::with(97);

@@ -91,6 +91,7 @@ macro_rules! stamp {
                 a_dead_letter_that_is_brought_back_sets_its_partition_going,
                 a_forced_run_needs_seven_in_ten,
                 a_clients_partitions_report_only_what_they_looked_for,
+                a_record_that_a_page_has_twice_is_one,
                 a_cancelled_run_goes_on_where_it_was,
                 a_run_that_is_resumed_while_its_messages_are_under_way_goes_on,
                 a_partition_that_is_set_back_counts_nothing_twice,

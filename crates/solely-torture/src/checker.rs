@@ -44,25 +44,31 @@ impl Numbers for Postgres {
     }
 }
 
-/// Whether a run is still active.
-pub async fn is_active(numbers: &dyn Numbers, run: &Run) -> Result<bool, StoreError> {
-    let sql = format!(
-        "SELECT count(*) FROM run_metadata
-          WHERE run_id = '{}' AND status IN ('scheduling', 'running', 'consolidating')",
-        run.id
-    );
-    Ok(numbers.number(&sql).await? > 0)
+/// How a run stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// It has ended.
+    Ended,
+    /// It is active, and a message carries it.
+    Active,
+    /// It is active, and nothing carries it. There is no moment at which that may be.
+    Stranded,
 }
 
-/// Whether a run is active and nothing carries it. There is no moment at which that may be.
-pub async fn is_stranded(numbers: &dyn Numbers, run: &Run) -> Result<bool, StoreError> {
+/// How a run stands, at one moment.
+pub async fn standing(numbers: &dyn Numbers, run: &Run) -> Result<Standing, StoreError> {
     let sql = format!(
-        "SELECT count(*) FROM run_metadata
-          WHERE run_id = '{0}' AND status IN ('scheduling', 'running', 'consolidating')
-            AND NOT EXISTS (SELECT 1 FROM jobs WHERE state <= 2 AND key LIKE '%{0}%')",
+        "SELECT CAST(CASE WHEN status NOT IN ('scheduling', 'running', 'consolidating') THEN 0
+                          WHEN EXISTS (SELECT 1 FROM jobs WHERE state <= 2 AND key LIKE '%{0}%') THEN 1
+                          ELSE 2 END AS bigint)
+           FROM run_metadata WHERE run_id = '{0}'",
         run.id
     );
-    Ok(numbers.number(&sql).await? > 0)
+    Ok(match numbers.number(&sql).await? {
+        0 => Standing::Ended,
+        1 => Standing::Active,
+        _ => Standing::Stranded,
+    })
 }
 
 /// What is wrong with runs of which nothing is left to be worked: every page exactly once, none

@@ -14,7 +14,7 @@ use solely_core::feed::{Feed, StartError};
 use solely_postgres::PostgresStore;
 use solely_testing::{PostgresServer, RedisServer};
 
-use crate::checker::{self, Postgres};
+use crate::checker::{self, Postgres, Standing};
 use crate::feeds::{self, PAGES, PARTITIONS, Run};
 use crate::process::Process;
 use crate::proxy::{Cut, Proxy};
@@ -371,10 +371,11 @@ impl Torture<'_> {
     /// Checks the runs of which nothing is left.
     async fn check_ended_runs(&mut self) -> Result<()> {
         for run in std::mem::take(&mut self.runs) {
-            if checker::is_stranded(&self.numbers, &run).await? {
+            let standing = checker::standing(&self.numbers, &run).await?;
+            if standing == Standing::Stranded {
                 self.report.violations.push(format!("{}: active, and nothing carries it", run.id));
             }
-            if checker::is_active(&self.numbers, &run).await? {
+            if standing != Standing::Ended {
                 self.runs.push(run);
                 continue;
             }

@@ -168,11 +168,11 @@ impl Screen {
 }
 
 /// What a terminal of this size shows of a run: a bar for each partition that there is room for,
-/// those that need a look first, and one for all of them.
+/// those that need a look first, one for all of them, and a summary.
 fn frame(run: &Value, rows: usize, columns: usize, ended: bool) -> Vec<String> {
     let partitions = run["partitions"].as_array().map(Vec::as_slice).unwrap_or_default();
     let mut lines: Vec<(u8, String)> = partitions.iter().map(|one| partition_line(one, columns)).collect();
-    let room = rows.saturating_sub(4).max(1);
+    let room = rows.saturating_sub(5).max(1);
     // An end shows all of it: what leaves the screen can be scrolled back to.
     if !ended && lines.len() > room {
         lines.sort_by_key(|(urgency, _)| *urgency);
@@ -182,7 +182,11 @@ fn frame(run: &Value, rows: usize, columns: usize, ended: bool) -> Vec<String> {
     }
     let mut frame: Vec<String> = lines.into_iter().map(|(_, line)| line).collect();
     let (done, total) = (number(run, "recordsProcessed"), number(run, "totalRecords"));
-    frame.push(cut(&format!("{} {}", bar(done, total, 30), summary(run)), columns));
+    frame.push(cut(
+        &format!("{:<14} {} {:>9} / {}", "", bar(done, total, 24), grouped(done), grouped(total)),
+        columns,
+    ));
+    frame.push(cut(&summary(run), columns));
     frame
 }
 
@@ -302,7 +306,7 @@ mod tests {
         assert!(frame.len() <= 22, "{}", frame.len());
         assert!(frame.iter().all(|line| console::measure_text_width(line) < 80), "{frame:#?}");
         assert!(frame[0].contains("partition-7 ") && frame[0].contains("✗ failed"), "{}", frame[0]);
-        assert!(frame[frame.len() - 2].contains("more"));
+        assert!(frame[frame.len() - 3].contains("more"));
     }
 
     #[test]

@@ -118,6 +118,55 @@ async fn a_hundred_thousand_records_though_a_server_dies_every_second() {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
 }
 
+/// The document's integration scenario: start a run, look at its progress, kill the worker in the
+/// middle of a page, see that no offset goes back and that everything completes.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_documents_integration_scenario() {
+    let (sandbox, url) = sandbox(600).await;
+    sandbox.set_mood(Mood { latency_ms: 30, ..Mood::default() });
+    let source = format!("url = \"{url}\"\nrate = \"\"\nmin_records_per_partition = 100\nmax_partitions = 4");
+    let mut server = Server::start_in(folder(&source)).await;
+    let (_, started) = server.post("/v1/runs", json!({"source": "diamonds"})).await;
+    let run = started["runId"].as_str().expect("an id").to_owned();
+    let progress = |server: &Server| -> Vec<(String, i64)> {
+        let conn = rusqlite::Connection::open(server.file()).expect("opens");
+        let mut look = conn
+            .prepare("SELECT partition_id, next_offset FROM partition_progress WHERE run_id = ?1 ORDER BY 1")
+            .expect("the document's table");
+        let rows = look.query_map([&run], |row| Ok((row.get(0)?, row.get(1)?))).expect("reads");
+        rows.map(|row| row.expect("a row")).collect()
+    };
+    let mut before: Vec<(String, i64)> = Vec::new();
+    for kill in 1..=3_i64 {
+        let deadline = Instant::now() + Duration::from_secs(30);
+        while progress(&server).iter().map(|(_, offset)| offset).sum::<i64>() < kill * 100 {
+            assert!(Instant::now() < deadline, "{:?}", progress(&server));
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        server = server.replaced().await;
+        let after = progress(&server);
+        for ((partition, was), (_, is)) in before.iter().zip(&after) {
+            assert!(is >= was, "{partition} went back from {was} to {is}");
+        }
+        before = after;
+    }
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while server.get(&format!("/v1/runs/{run}")).await["status"] != "completed" {
+        assert!(Instant::now() < deadline);
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    let conn = rusqlite::Connection::open(server.file()).expect("opens");
+    let complete: i64 = conn
+        .query_row(
+            "SELECT count(*) FROM partition_progress WHERE run_id = ?1 AND completed = true",
+            [&run],
+            |row| row.get(0),
+        )
+        .expect("counts");
+    assert_eq!(usize::try_from(complete).expect("few"), before.len());
+    assert_eq!(server.get(&format!("/v1/runs/{run}")).await["recordsProcessed"], json!(600));
+}
+
 /// A page that kills its worker every time ends as a dead letter; its partition has failed with the
 /// reason, the rest of the run is unharmed. Healed and retried, it goes on from where it was.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -31,9 +31,10 @@ fn every_page_exactly_once_on_postgres() {
 #[test]
 fn without_redis_or_push_it_passes_too() {
     for part in ["redis", "push"] {
-        let (code, report) = torture(&["--for", "8s", "--without", part]);
+        let (code, report) = torture(&["--for", "12s", "--without", part]);
         assert_eq!((code, &report["violations"]), (Some(0), &serde_json::json!([])), "without {part}");
-        assert_eq!(report["redisRestarts"].as_u64().unwrap_or(0) > 0, part == "push", "without {part}");
+        let harmed = ["redisRestarts", "redisPauses"].iter().any(|what| report[what].as_u64() > Some(0));
+        assert_eq!(harmed, part == "push", "without {part}");
     }
 }
 
