@@ -10,9 +10,9 @@ use async_trait::async_trait;
 use solely_core::clock::{Timestamp, millis};
 use solely_core::event::NewEvent;
 use solely_core::feed::{
-    Changed, Counts, FeedStore, Mode, NewPartition, NewRun, Page, Partition, PartitionKey, PartitionStatus,
-    PinWhat, Pinned, Place, PriceRange, Record, Run, RunChange, RunState, RunStatus, Started, Step,
-    StoredRecord, UpdatedWithin, WORK_ITEMS,
+    BEGINNING, Changed, Counts, FeedStore, Mode, NewPartition, NewRun, Page, Partition, PartitionKey,
+    PartitionStatus, PinWhat, Pinned, Place, PriceRange, Record, Run, RunChange, RunState, RunStatus,
+    Started, Step, StoredRecord, UpdatedWithin, WORK_ITEMS,
 };
 use solely_core::job::NewJob;
 use solely_core::{Json, RunId, StoreError, limits};
@@ -22,9 +22,6 @@ use uuid::Uuid;
 use crate::row::{self, signed};
 use crate::transaction::transact;
 use crate::{PostgresStore, Tx, event, job};
-
-/// From before which an incremental run asks that has no watermark: the year 2000.
-const BEGINNING: i64 = 946_684_800_000;
 
 #[async_trait]
 impl FeedStore for PostgresStore {
@@ -301,7 +298,8 @@ async fn start(tx: &Tx<'_>, new: &NewRun) -> Result<Started, Error> {
     let number = feed.get::<_, i64>(1) + 1;
     let from = (new.mode == Mode::Incremental).then(|| {
         let watermark = feed.get::<_, Option<i64>>(2);
-        watermark.map_or(BEGINNING, |at| Timestamp::from_millis(at).minus(new.overlap).as_millis())
+        watermark
+            .map_or(BEGINNING.as_millis(), |at| Timestamp::from_millis(at).minus(new.overlap).as_millis())
     });
     tx.execute(
         "UPDATE feeds SET last_number = $2, started_at = $3 WHERE feed = $1",
@@ -389,7 +387,7 @@ pub(crate) async fn take(tx: &Tx<'_>, step: &Step, now: Timestamp) -> Result<boo
     match step {
         Step::Page(page) => Ok(!write_pages(tx, &[page], now).await?.is_empty()),
         Step::Begin { run, partitions } => begin(tx, *run, partitions, now).await,
-        Step::At { of, offset } => Ok(is_at(tx, of, *offset, "running").await?),
+        Step::At { of, offset } => is_at(tx, of, *offset).await,
         Step::FailPartition { of, offset, error, attempts } => {
             fail_partition(tx, of, *offset, error, *attempts, now).await
         }
@@ -502,8 +500,8 @@ async fn begin(tx: &Tx<'_>, run: RunId, partitions: &[NewPartition], now: Timest
     Ok(true)
 }
 
-/// Whether a partition has work left, there, and its run has this status. Its row is locked.
-async fn is_at(tx: &Tx<'_>, of: &PartitionKey, offset: u64, run: &str) -> Result<bool, Error> {
+/// Whether a partition has work left, there, and its run is running. Its row is locked.
+async fn is_at(tx: &Tx<'_>, of: &PartitionKey, offset: u64) -> Result<bool, Error> {
     let found = tx
         .optional(
             "SELECT 1
@@ -511,9 +509,9 @@ async fn is_at(tx: &Tx<'_>, of: &PartitionKey, offset: u64, run: &str) -> Result
                JOIN worker_runs AS worker USING (run_id, partition_id)
                JOIN run_metadata AS of_run USING (run_id)
               WHERE progress.run_id = $1 AND progress.partition_id = $2 AND next_offset = $3
-                AND NOT completed AND worker.status = 'running' AND of_run.status = $4
+                AND NOT completed AND worker.status = 'running' AND of_run.status = 'running'
                 FOR UPDATE OF progress",
-            &[&uuid(of.run), &of.partition, &signed(offset), &run],
+            &[&uuid(of.run), &of.partition, &signed(offset)],
         )
         .await?;
     Ok(found.is_some())
@@ -527,7 +525,7 @@ async fn fail_partition(
     attempts: u32,
     now: Timestamp,
 ) -> Result<bool, Error> {
-    if !is_at(tx, of, offset, "running").await? {
+    if !is_at(tx, of, offset).await? {
         return Ok(false);
     }
     let (run, attempts) = (uuid(of.run), signed_32(attempts));

@@ -64,7 +64,7 @@ pub(crate) async fn page(State(sandbox): State<Sandbox>, Query(asked): Query<Ask
             items(stones.iter().filter(|stone| asked.wants(stone)).skip(skip).take(take), size)
         }
     });
-    *sandbox.calls().pages.entry((asked.min_price, asked.max_price, asked.offset)).or_default() += 1;
+    sandbox.calls().note_page((asked.min_price, asked.max_price, asked.offset));
     ([(header::CONTENT_TYPE, "application/json")], body).into_response()
 }
 

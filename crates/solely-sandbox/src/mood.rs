@@ -40,7 +40,7 @@ impl Mood {
         offset: Option<u64>,
     ) -> Option<Response> {
         sandbox.called(what);
-        sandbox.calls().times.push(std::time::Instant::now());
+        sandbox.calls().note_time();
         if self.latency_ms > 0 {
             tokio::time::sleep(Duration::from_millis(self.latency_ms)).await;
         }

@@ -8,9 +8,9 @@ use async_trait::async_trait;
 use rusqlite::{Connection, Error, OptionalExtension as _, Row, params};
 use solely_core::clock::{Timestamp, millis};
 use solely_core::feed::{
-    Changed, Counts, FeedStore, Mode, NewPartition, NewRun, Page, Partition, PartitionKey, PartitionStatus,
-    PinWhat, Pinned, Place, PriceRange, Record, Run, RunChange, RunState, RunStatus, Started, Step,
-    StoredRecord, UpdatedWithin, WORK_ITEMS,
+    BEGINNING, Changed, Counts, FeedStore, Mode, NewPartition, NewRun, Page, Partition, PartitionKey,
+    PartitionStatus, PinWhat, Pinned, Place, PriceRange, Record, Run, RunChange, RunState, RunStatus,
+    Started, Step, StoredRecord, UpdatedWithin, WORK_ITEMS,
 };
 use solely_core::job::JobState;
 use solely_core::{Json, RunId, StoreError, limits};
@@ -18,9 +18,6 @@ use solely_core::{Json, RunId, StoreError, limits};
 use crate::row::{signed, time, unsigned};
 use crate::writer::Tx;
 use crate::{SqliteStore, event, job};
-
-/// From before which an incremental run asks that has no watermark: the year 2000.
-const BEGINNING: i64 = 946_684_800_000;
 
 #[async_trait]
 impl FeedStore for SqliteStore {
@@ -283,8 +280,10 @@ fn start(tx: &Tx<'_>, new: &NewRun) -> Result<Started, Error> {
     if new.not_within.is_some_and(too_soon) {
         return Ok(Started::NotDue);
     }
-    let from = (new.mode == Mode::Incremental)
-        .then(|| watermark.map_or(BEGINNING, |at| Timestamp::from_millis(at).minus(new.overlap).as_millis()));
+    let from = (new.mode == Mode::Incremental).then(|| {
+        watermark
+            .map_or(BEGINNING.as_millis(), |at| Timestamp::from_millis(at).minus(new.overlap).as_millis())
+    });
     tx.conn
         .prepare_cached("UPDATE feeds SET last_number = ?2, started_at = ?3 WHERE feed = ?1")?
         .execute((feed, number, tx.now_ms()))?;

@@ -109,6 +109,7 @@ async fn a_source_is_copied_over_http() {
     let events: Vec<&str> =
         told["items"].as_array().expect("a list").iter().filter_map(|e| e["event"].as_str()).collect();
     assert_eq!((events[0], events[events.len() - 1]), ("run_started", "run_completed"));
+    assert!(!events.contains(&"feed_offset_mismatch") && !server.log().contains("feed_offset_mismatch"));
 }
 
 /// A reader that began before a run became current sees what it began with, however slow it is.

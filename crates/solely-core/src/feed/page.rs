@@ -40,6 +40,14 @@ impl Handler for Pages {
             store.place(item.partition()).await.map_err(|error| Failure::transient(error.to_string()))?;
         let Some(place) = place else { return Ok(Done::default()) };
         if place.next_offset != item.offset || place.status == PartitionStatus::Completed {
+            tracing::info!(
+                target: "solely::decision",
+                event = "feed_offset_mismatch",
+                run = %item.run_id,
+                partition = item.partition_id,
+                offset = item.offset,
+                next_offset = place.next_offset,
+            );
             return Ok(self.elsewhere(&item, place, &source, &delivery.job));
         }
         if place.status == PartitionStatus::Failed {
@@ -121,14 +129,6 @@ fn mismatch(item: &WorkItem, place: Place) -> NewEvent {
         "partitionId": item.partition_id, "offset": item.offset, "nextOffset": place.next_offset,
         "run": place.run, "partition": place.status,
     });
-    tracing::info!(
-        target: "solely::decision",
-        event = "feed_offset_mismatch",
-        run = %item.run_id,
-        partition = item.partition_id,
-        offset = item.offset,
-        next_offset = place.next_offset,
-    );
     NewEvent::new(subject(item.run_id), "feed_offset_mismatch").outcome("skipped").details(Json::of(&details))
 }
 
