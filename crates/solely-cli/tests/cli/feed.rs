@@ -247,6 +247,25 @@ async fn a_source_that_throttles_is_left_alone() {
     assert!(sandbox.count_of("feed 429") + sandbox.count_of("feed.count 429") > 0, "it did throttle");
 }
 
+/// One call in four fails, and a plan asks for more counts than four: they are tried again one by one,
+/// so that the first delivery of the message plans the run.
+#[tokio::test]
+async fn a_source_that_fails_now_and_then_is_planned_at_once() {
+    let (sandbox, url) = sandbox(3_000).await;
+    sandbox.set_mood(Mood { errors_percent: 25.0, ..Mood::default() });
+    let server = served(&url, "max_deliveries = 12").await;
+    let run = start(&server, json!({"source": "diamonds"})).await;
+    let state = until(&server, &run, "it is planned", |state| state["expectedWorkers"] != 0).await;
+    let failed = sandbox.count_of("feed.count 500");
+    sandbox.set_mood(Mood::default());
+    assert!(failed > 0, "some counts failed: {state:#}");
+    let conn = rusqlite::Connection::open(server.file()).expect("opens");
+    let sql = "SELECT attempts FROM jobs WHERE queue = 'schedule'";
+    let attempts: i64 = conn.query_row(sql, [], |row| row.get(0)).expect("the message is kept");
+    assert_eq!(attempts, 1, "{failed} counts failed");
+    assert_eq!(ended(&server, &run).await["recordsProcessed"], json!(3_000));
+}
+
 /// Told to stop in the middle of a page, it finishes the page and ends well; another goes on at once.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn sigterm_in_a_page_finishes_it() {

@@ -1,7 +1,10 @@
 //! SCHEDULE: counts price ranges, makes the partitions and sends the first message of each.
 //!
 //! Everything that it writes is one commit, with its own completion; until then it may be done
-//! over by anyone.
+//! over by anyone. It asks for some hundred counts, so each of them is tried again by itself: were the
+//! whole plan begun anew, a source that fails two times in a hundred would seldom be planned at all.
+
+use std::time::Duration;
 
 use async_trait::async_trait;
 use futures::future::try_join_all;
@@ -16,6 +19,9 @@ use crate::event::NewEvent;
 use crate::job::{Job, NewJob};
 use crate::json::Json;
 use crate::worker::{Delivery, Done, Failure, Handler};
+
+/// Before a count is tried again; twice as long each time after.
+const FIRST_WAIT: Duration = Duration::from_millis(100);
 
 /// Schedules runs.
 pub(super) struct Schedules(pub(super) Feed);
@@ -82,7 +88,7 @@ impl Feed {
     /// after a restart.
     pub(super) fn known(&self, name: &str) -> Result<std::sync::Arc<FeedSource>, Failure> {
         let unknown = || Failure::Postponed {
-            delay: std::time::Duration::from_secs(5),
+            delay: Duration::from_secs(5),
             error: format!("the source `{name}` is not configured here"),
         };
         self.source(name).cloned().ok_or_else(unknown)
@@ -91,6 +97,19 @@ impl Feed {
 
 fn scope(run: &Run, range: PriceRange) -> Scope {
     Scope { range, updated: run.updated, trace: run.trace.clone() }
+}
+
+/// How many records there are in a range, for all that some of the calls fail.
+async fn count(source: &FeedSource, run: &Run, range: PriceRange) -> Result<u64, Failure> {
+    let (scope, mut wait) = (scope(run, range), FIRST_WAIT);
+    for _ in 1..source.settings.max_deliveries {
+        match source.count(&scope).await {
+            Err(Failure::Transient { .. }) => tokio::time::sleep(wait).await,
+            other => return other,
+        }
+        wait *= 2;
+    }
+    source.count(&scope).await
 }
 
 /// Partitions of about equal size, by the heatmap.
@@ -103,7 +122,7 @@ async fn plan(source: &FeedSource, run: &Run) -> Result<Vec<NewPartition>, Failu
         if probes.is_empty() {
             return Ok(planner.partitions());
         }
-        let counts = probes.into_iter().map(|range| async move { source.count(&scope(run, range)).await });
+        let counts = probes.into_iter().map(|range| count(source, run, range));
         planner.learn(&try_join_all(counts).await?);
     }
 }
@@ -111,7 +130,7 @@ async fn plan(source: &FeedSource, run: &Run) -> Result<Vec<NewPartition>, Failu
 /// The partitions that the client wants, with as many records as the source counts.
 async fn counted(source: &FeedSource, state: &RunState) -> Result<Vec<NewPartition>, Failure> {
     try_join_all(state.partitions.iter().map(|partition| async move {
-        let total = match source.count(&scope(&state.run, partition.range)).await {
+        let total = match count(source, &state.run, partition.range).await {
             Ok(total) => Some(total),
             // It only says how far the partition is: a source that cannot count can be copied.
             Err(Failure::Permanent { .. }) => None,
