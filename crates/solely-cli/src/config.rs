@@ -4,11 +4,12 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::Path;
+use std::time::Duration;
 
 use figment::providers::{Env, Format as _, Serialized, Toml};
 use figment::value::{Dict, Map, Value};
 use figment::{Figment, Metadata, Profile, Provider};
-use solely_core::config::{AuthMode, Config, SourceConfig};
+use solely_core::config::{AuthMode, Config, ProviderConfig, SourceConfig};
 
 use crate::commands::Failed;
 
@@ -17,6 +18,8 @@ const DEFAULT_FILE: &str = "solely.toml";
 const ENV_PREFIX: &str = "SOLELY__";
 /// Names that other tools have made common, and the keys they set.
 const COMMON_ENV: [(&str, &str); 2] = [("DATABASE_URL", "store.url"), ("REDIS_URL", "redis.url")];
+/// The flag that turns Wolt on: `true`, and nothing else.
+const WOLT_ENV: (&str, &str) = ("ENABLE_WOLT_ENRICHMENT", "enrich.providers.wolt.enabled");
 
 /// Values given on the command line.
 #[derive(Clone, Copy, Default)]
@@ -51,12 +54,18 @@ fn figment(file: Option<&Path>, flags: Flags) -> Result<Figment, Failed> {
     }
     for (name, key) in COMMON_ENV {
         if let Ok(value) = std::env::var(name) {
-            figment = figment.merge(Given { origin: format!("environment {name}"), key, value });
+            figment =
+                figment.merge(Given { origin: format!("environment {name}"), key, value: value.into() });
         }
+    }
+    let (name, key) = WOLT_ENV;
+    if let Ok(value) = std::env::var(name) {
+        let value = Value::from(value == "true");
+        figment = figment.merge(Given { origin: format!("environment {name}"), key, value });
     }
     figment = figment.merge(Env::prefixed(ENV_PREFIX).split("__"));
     if let Some(listen) = flags.listen {
-        let value = listen.to_string();
+        let value = listen.to_string().into();
         figment = figment.merge(Given { origin: "--listen".to_owned(), key: "server.listen", value });
     }
     Ok(figment)
@@ -86,17 +95,24 @@ fn check(config: &Config) -> Result<(), Failed> {
     if let Some(problem) = crate::redis::problem(&config.redis) {
         return Err(Failed::Config(problem));
     }
-    for (name, source) in &config.feed.sources {
+    let ttl = config.enrich.request_ttl.0;
+    if ttl < Duration::from_millis(100) || ttl > Duration::from_secs(86_400) {
+        return Err(Failed::Config("`enrich.request_ttl` is 100ms to 1d".to_owned()));
+    }
+    let providers =
+        config.enrich.providers.iter().map(|(name, provider)| ("enrich.providers", name, provider.problem()));
+    let sources = config.feed.sources.iter().map(|(name, source)| ("feed.sources", name, source.problem()));
+    for (section, name, problem) in providers.chain(sources) {
         let named = !name.is_empty()
             && name.len() <= NAME_BYTES_MAX
             && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.'));
         if !named {
             return Err(Failed::Config(format!(
-                "`feed.sources.{name}`: a name has 1 to {NAME_BYTES_MAX} letters, digits, `-`, `_` and `.`"
+                "`{section}.{name}`: a name has 1 to {NAME_BYTES_MAX} letters, digits, `-`, `_` and `.`"
             )));
         }
-        if let Some((key, problem)) = source.problem() {
-            return Err(Failed::Config(format!("`feed.sources.{name}.{key}` {problem}")));
+        if let Some((key, problem)) = problem {
+            return Err(Failed::Config(format!("`{section}.{name}.{key}` {problem}")));
         }
     }
     if config.store.max_connections < 3 {
@@ -111,7 +127,7 @@ fn check(config: &Config) -> Result<(), Failed> {
     Ok(())
 }
 
-/// Bytes of a source's name.
+/// Bytes of a provider's or a source's name.
 const NAME_BYTES_MAX: usize = 64;
 
 /// A shorter one could be found by trying.
@@ -129,7 +145,7 @@ fn is_origin(text: &str) -> bool {
 struct Given {
     origin: String,
     key: &'static str,
-    value: String,
+    value: Value,
 }
 
 impl Provider for Given {
@@ -138,7 +154,7 @@ impl Provider for Given {
     }
 
     fn data(&self) -> Result<Map<Profile, Dict>, figment::Error> {
-        let nested = figment::util::nest(self.key, Value::from(self.value.clone()));
+        let nested = figment::util::nest(self.key, self.value.clone());
         let dict = nested.into_dict().unwrap_or_default();
         Ok(Profile::Default.collect(dict))
     }
@@ -174,8 +190,9 @@ fn from(origin: &str) -> String {
 /// The known key that looks most like this one, if one does.
 fn nearest(key: &str) -> Option<String> {
     let mut example = Config::default();
-    let name = key.strip_prefix("feed.sources.").and_then(|rest| rest.split('.').next()).unwrap_or("name");
-    example.feed.sources.insert(name.to_owned(), SourceConfig::default());
+    let name = |section| key.strip_prefix(section).and_then(|rest| rest.split('.').next()).unwrap_or("name");
+    example.feed.sources.insert(name("feed.sources.").to_owned(), SourceConfig::default());
+    example.enrich.providers.insert(name("enrich.providers.").to_owned(), ProviderConfig::default());
     let known = flat(&example).into_keys();
     let scored = known.map(|known| (strsim::jaro_winkler(key, &known), known));
     scored.filter(|(score, _)| *score > 0.8).max_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, known)| known)
@@ -228,7 +245,7 @@ impl Loaded {
             let value = match key.as_str() {
                 "store.url" | "redis.url" => without_password(value),
                 "auth.jwt_secret" if value != "" => "***".into(),
-                key => match key.strip_prefix("feed.sources.").and_then(|rest| rest.rsplit('.').next()) {
+                key => match key.rsplit('.').next() {
                     Some("password" | "api_key") if value != "" => "***".into(),
                     Some("url") => without_password(value),
                     _ => value,

@@ -9,6 +9,7 @@ use std::fmt::{self, Write as _};
 use std::io::{IsTerminal as _, Write as _};
 
 use solely_core::Clock;
+use solely_core::json::write_text;
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id};
 use tracing::{Event, Subscriber};
@@ -37,6 +38,8 @@ struct Fields {
     event: Option<String>,
     message: Option<String>,
     rest: String,
+    /// The names in it, and where each ends.
+    names: Vec<(&'static str, usize)>,
 }
 
 impl Fields {
@@ -45,15 +48,30 @@ impl Fields {
             "event" => self.event = Some(value.to_owned()),
             "message" => self.message = Some(value.to_owned()),
             name => {
-                let value = if quoted { json(value) } else { value.to_owned() };
-                let _ = write!(self.rest, ",{}:{value}", json(name));
+                self.rest.push_str(",\"");
+                self.rest.push_str(name);
+                self.rest.push_str("\":");
+                if quoted {
+                    write_text(&mut self.rest, value)
+                } else {
+                    self.rest.push_str(value)
+                }
+                self.names.push((name, self.rest.len()));
             }
         }
     }
-}
 
-fn json(text: &str) -> String {
-    serde_json::to_string(text).unwrap_or_default()
+    /// Adds the fields of a span. What an event says itself is not said again.
+    fn add(&mut self, of_span: &Self) {
+        let mut from = 0;
+        for &(name, to) in &of_span.names {
+            if !self.names.iter().any(|(own, _)| *own == name) {
+                self.rest.push_str(&of_span.rest[from..to]);
+                self.names.push((name, self.rest.len()));
+            }
+            from = to;
+        }
+    }
 }
 
 impl Visit for Fields {
@@ -92,7 +110,7 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Lines {
         event.record(&mut fields);
         for span in context.event_scope(event).into_iter().flatten() {
             if let Some(of_span) = span.extensions().get::<Fields>() {
-                fields.rest.push_str(&of_span.rest);
+                fields.add(of_span);
             }
         }
         let line = line(&fields, event.metadata().level().as_str(), event.metadata().target());
@@ -106,15 +124,18 @@ fn line(fields: &Fields, level: &str, target: &str) -> String {
         (Some(event), message) => (event.as_str(), message.as_deref()),
         (None, message) => (message.as_deref().unwrap_or_default(), None),
     };
-    let message = message.map_or(String::new(), |message| format!(",\"message\":{}", json(message)));
-    format!(
-        "{{\"event\":{}{message},\"time\":\"{}\",\"level\":\"{}\",\"target\":{}{}}}\n",
-        json(event),
-        Clock::system().now(),
-        level.to_lowercase(),
-        json(target),
-        fields.rest,
-    )
+    let mut line = String::with_capacity(fields.rest.len() + 160);
+    line.push_str("{\"event\":");
+    write_text(&mut line, event);
+    if let Some(message) = message {
+        line.push_str(",\"message\":");
+        write_text(&mut line, message);
+    }
+    let (now, level) = (Clock::system().now(), level.to_lowercase());
+    let _ = write!(line, ",\"time\":\"{now}\",\"level\":\"{level}\",\"target\":\"{target}\"");
+    line.push_str(&fields.rest);
+    line.push_str("}\n");
+    line
 }
 
 #[cfg(test)]
@@ -127,6 +148,7 @@ mod tests {
             event: Some("wolt_cache_hit".to_owned()),
             message: None,
             rest: ",\"placeId\":\"a\\nb\"".to_owned(),
+            names: Vec::new(),
         };
         let text = line(&fields, "INFO", "solely::decision");
         assert!(

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use solely_core::Store;
-use solely_core::companion::Companion;
+use solely_core::companion::{Companion, Form};
 use solely_core::config::RedisConfig;
 use solely_core::fault::Guards;
 use solely_core::metrics::Metrics;
@@ -26,6 +26,7 @@ pub(crate) fn problem(config: &RedisConfig) -> Option<String> {
 /// Redis, if there is to be one. That it cannot be reached yet is no error.
 pub(crate) async fn open(
     config: &RedisConfig,
+    forms: Vec<Arc<dyn Form>>,
     store: &Arc<dyn Store>,
     metrics: &Arc<Metrics>,
 ) -> Result<Option<Arc<dyn Companion>>> {
@@ -36,7 +37,7 @@ pub(crate) async fn open(
         connect_timeout: config.connect_timeout.0,
         command_timeout: config.command_timeout.0,
         retries: config.retries,
-        forms: Vec::new(),
+        forms,
         guards: Guards::from_env(),
     };
     let redis = Redis::open(&config.url, options, store.clone(), metrics.clone()).await?;

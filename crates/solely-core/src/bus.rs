@@ -162,6 +162,9 @@ pub trait ChangeListener: Send + Sync {
 
     /// Anything may have changed.
     fn anything(&self);
+
+    /// The others have been told of entries that this process changed, copies included.
+    fn told(&self, _keys: &[EntryKey]) {}
 }
 
 type Listeners = Arc<RwLock<Vec<Weak<dyn ChangeListener>>>>;
@@ -251,6 +254,11 @@ impl Bus {
     /// others are told.
     pub fn changed_here(&self, keys: &[EntryKey]) {
         self.each_listener(|listener| listener.changed_here(keys));
+    }
+
+    /// The others have been told of what was changed here.
+    pub fn told(&self, keys: &[EntryKey]) {
+        self.each_listener(|listener| listener.told(keys));
     }
 
     fn each_listener(&self, tell: impl Fn(&dyn ChangeListener)) {

@@ -54,7 +54,15 @@ impl EntryKey {
     pub fn new(space: impl Into<String>, key: impl Into<String>) -> Self {
         Self { space: space.into(), key: key.into() }
     }
+
+    /// Whether there are copies of it.
+    pub fn is_copied(&self) -> bool {
+        self.space != UNCOPIED
+    }
 }
+
+/// The one space whose entries have no copies: what requests were told.
+pub const UNCOPIED: &str = "requests";
 
 /// An entry as it stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -116,6 +124,8 @@ pub enum Overwrite {
     Always,
     /// Only with a version above the stored one.
     Above(u64),
+    /// Only what may not be served any more; the version grows by one.
+    IfGone,
 }
 
 /// An entry to be written.
@@ -188,11 +198,15 @@ pub trait CacheStore: Send + Sync {
     /// `keep_until`.
     async fn entries(&self, keys: Vec<EntryKey>) -> Result<Vec<Option<Entry>>, StoreError>;
 
+    /// The same, and those that were forgotten as [`Age::Gone`]: for those who were told of them.
+    async fn kept_entries(&self, keys: Vec<EntryKey>) -> Result<Vec<Option<Entry>>, StoreError>;
+
     /// Writes entries in one transaction; each is judged by its own version.
     async fn put_entries(&self, entries: Vec<PutEntry>) -> Result<Vec<Put>, StoreError>;
 
-    /// Forgets an entry. When, if there was one.
-    async fn forget_entry(&self, key: EntryKey) -> Result<Option<Timestamp>, StoreError>;
+    /// Forgets an entry that may be served. When, if there was one. What it held is kept for this long,
+    /// and at least for [`limits::FORGOTTEN_FOR`](crate::limits::FORGOTTEN_FOR).
+    async fn forget_entry(&self, key: EntryKey, keep: Duration) -> Result<Option<Timestamp>, StoreError>;
 
     /// The changes after a cursor, at most so many. A forgotten entry is among them for
     /// [`limits::FORGOTTEN_FOR`](crate::limits::FORGOTTEN_FOR).

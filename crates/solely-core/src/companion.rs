@@ -106,6 +106,8 @@ pub struct Wanted {
     pub key: EntryKey,
     /// The hint's key.
     pub hint: String,
+    /// For whom it would be.
+    pub owner: String,
 }
 
 /// What became of a hint.
@@ -151,12 +153,7 @@ pub trait Copies: Send + Sync {
     async fn read(&self, keys: &[EntryKey]) -> CopiesRead;
 
     /// The same, and takes the hint of each that is missing.
-    async fn read_or_hint(
-        &self,
-        wanted: &[Wanted],
-        owner: &str,
-        ttl: Duration,
-    ) -> (CopiesRead, Vec<Option<Hinted>>);
+    async fn read_or_hint(&self, wanted: &[Wanted], ttl: Duration) -> (CopiesRead, Vec<Option<Hinted>>);
 
     /// Adds copies of entries that were read from the store after a visit; only where there are
     /// none, and only soon. Each comes with its place in that visit.

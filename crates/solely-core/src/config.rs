@@ -32,6 +32,8 @@ pub struct Config {
     pub alerts: AlertsConfig,
     /// How long finished things are kept.
     pub retention: RetentionConfig,
+    /// Provider links of places.
+    pub enrich: EnrichConfig,
     /// Sources that are copied.
     pub feed: FeedConfig,
 }
@@ -177,6 +179,132 @@ impl From<&RetentionConfig> for Retention {
     }
 }
 
+/// Provider links of places.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct EnrichConfig {
+    /// How long a request can still be subscribed to.
+    pub request_ttl: Span,
+    /// Writes the deprecated flat `wolt` beside `providers.wolt`.
+    pub legacy_wolt_field: bool,
+    /// By name.
+    pub providers: BTreeMap<String, ProviderConfig>,
+}
+
+impl Default for EnrichConfig {
+    fn default() -> Self {
+        let wolt = ProviderConfig { hosts: vec!["wolt.com".to_owned()], ..ProviderConfig::default() };
+        Self {
+            request_ttl: Span(Duration::from_secs(600)),
+            legacy_wolt_field: true,
+            providers: BTreeMap::from([("wolt".to_owned(), wolt)]),
+        }
+    }
+}
+
+/// One provider of links.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct ProviderConfig {
+    /// Whether places are looked up.
+    pub enabled: bool,
+    /// Who finds links.
+    pub finder: FinderKind,
+    /// Where the finder is.
+    pub url: String,
+    /// What the finder wants to see.
+    pub api_key: String,
+    /// A link must be on one of these hosts or below it; empty: on any.
+    pub hosts: Vec<String>,
+    /// How long a link is known.
+    pub found_ttl: Span,
+    /// How long it is known that there is none.
+    pub not_found_ttl: Span,
+    /// How long a lookup that failed for good is remembered.
+    pub failed_ttl: Span,
+    /// How long the lease of a lookup outlives its holder.
+    pub lock_ttl: Span,
+    /// Deliveries of a lookup before it is given up.
+    pub max_attempts: u32,
+    /// For the whole lookup, retries and waiting included.
+    pub deadline: Span,
+    /// How long one call may take.
+    pub timeout: Span,
+    /// Lookups at once by one process.
+    pub concurrency: usize,
+    /// Calls per time, of all instances together; empty: as many as there are.
+    #[serde(with = "optional_text")]
+    pub rate: Option<Rate>,
+}
+
+/// Who finds links.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum FinderKind {
+    /// Plain JSON over POST.
+    #[default]
+    Http,
+}
+
+impl Default for ProviderConfig {
+    fn default() -> Self {
+        let seconds = |seconds: u64| Span(Duration::from_secs(seconds));
+        Self {
+            enabled: false,
+            finder: FinderKind::Http,
+            url: String::new(),
+            api_key: String::new(),
+            hosts: Vec::new(),
+            found_ttl: seconds(14 * 86_400),
+            not_found_ttl: seconds(86_400),
+            failed_ttl: seconds(300),
+            lock_ttl: seconds(60),
+            max_attempts: 3,
+            deadline: seconds(300),
+            timeout: seconds(10),
+            concurrency: 4,
+            rate: None,
+        }
+    }
+}
+
+impl ProviderConfig {
+    /// What is wrong with it, if anything is: the key, and why.
+    pub fn problem(&self) -> Option<(&'static str, String)> {
+        let day = 24 * 3_600;
+        let known = self.url.starts_with("http://") || self.url.starts_with("https://");
+        let wrong_host = |host: &String| {
+            host.is_empty() || !host.bytes().all(|byte| byte.is_ascii_alphanumeric() || b".-".contains(&byte))
+        };
+        (self.enabled && !known)
+            .then(|| ("url", "is a URL that begins with http:// or https://".to_owned()))
+            .or_else(|| {
+                self.hosts.iter().any(wrong_host).then(|| ("hosts", "are names such as wolt.com".to_owned()))
+            })
+            .or_else(|| span_within("found_ttl", self.found_ttl, 366 * day))
+            .or_else(|| span_within("not_found_ttl", self.not_found_ttl, 366 * day))
+            .or_else(|| span_within("failed_ttl", self.failed_ttl, 366 * day))
+            .or_else(|| span_within("lock_ttl", self.lock_ttl, day))
+            .or_else(|| span_within("deadline", self.deadline, day))
+            .or_else(|| span_within("timeout", self.timeout, 3_600))
+            .or_else(|| number_within("concurrency", self.concurrency as u64, 1, 256))
+            .or_else(|| {
+                number_within("max_attempts", self.max_attempts.into(), 1, limits::JOB_ATTEMPTS_MAX.into())
+            })
+    }
+}
+
+/// A number outside its bounds is a problem.
+fn number_within(name: &'static str, value: u64, least: u64, most: u64) -> Option<(&'static str, String)> {
+    (!(least..=most).contains(&value)).then(|| (name, format!("is {least} to {most}")))
+}
+
+/// A time shorter than 100 ms, or longer than so many seconds, is a problem.
+fn span_within(name: &'static str, span: Span, most: u64) -> Option<(&'static str, String)> {
+    let wrong = span.0 < Duration::from_millis(100) || span.0 > Duration::from_secs(most);
+    wrong.then(|| (name, format!("is 100ms to {}", Span(Duration::from_secs(most)))))
+}
+
 /// Sources that are copied.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -286,13 +414,7 @@ impl SourceConfig {
 
     /// What is wrong with it, if anything is: the key, and why.
     pub fn problem(&self) -> Option<(&'static str, String)> {
-        let within = |name, value: u64, least: u64, most: u64| {
-            (!(least..=most).contains(&value)).then(|| (name, format!("is {least} to {most}")))
-        };
-        let time = |name, span: Span, most: u64| {
-            let wrong = span.0 < Duration::from_millis(100) || span.0 > Duration::from_secs(most);
-            wrong.then(|| (name, format!("is 100ms to {}", Span(Duration::from_secs(most)))))
-        };
+        let (within, time) = (number_within, span_within);
         let day = 24 * 3_600;
         let known = self.url.starts_with("http://") || self.url.starts_with("https://");
         (!known)

@@ -92,11 +92,15 @@ pub enum Guard {
     FlushOnGap,
     /// A copy older than a change that was heard of is not taken.
     Floors,
+    /// There is one lookup of a place at a time, and none while its result is there.
+    Dedupe,
+    /// Whoever subscribes late is told what was resolved before.
+    Replay,
 }
 
 impl Guard {
     /// Every guard.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 16] = [
         Self::Fence,
         Self::PageTransaction,
         Self::RowsDecide,
@@ -111,6 +115,8 @@ impl Guard {
         Self::MemoryTrust,
         Self::FlushOnGap,
         Self::Floors,
+        Self::Dedupe,
+        Self::Replay,
     ];
 
     /// Its name in the environment.
@@ -130,6 +136,8 @@ impl Guard {
             Self::MemoryTrust => "memory-trust",
             Self::FlushOnGap => "flush-on-gap",
             Self::Floors => "floors",
+            Self::Dedupe => "dedupe",
+            Self::Replay => "replay",
         }
     }
 

@@ -5,6 +5,8 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
+use crate::clock::Timestamp;
+
 macro_rules! id {
     ($(#[$doc:meta])* $name:ident) => {
         $(#[$doc])*
@@ -58,6 +60,13 @@ id!(
 );
 
 impl JobId {
+    /// When it was made, by the clock of whoever made it.
+    pub fn made_at(self) -> Timestamp {
+        let (seconds, nanos) = self.0.get_timestamp().map_or((0, 0), |at| at.to_unix());
+        let millis = i64::try_from(seconds).unwrap_or(i64::MAX).saturating_mul(1_000);
+        Timestamp::from_millis(millis.saturating_add(i64::from(nanos / 1_000_000)))
+    }
+
     /// A new id, greater than every earlier one of this process.
     pub fn new() -> Self {
         Self(Uuid::now_v7())

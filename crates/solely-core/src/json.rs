@@ -67,3 +67,15 @@ impl Serialize for Json {
         }
     }
 }
+
+/// A text as JSON.
+pub fn write_text(into: &mut String, text: &str) {
+    let plain = |byte: u8| byte >= 0x20 && byte != b'"' && byte != b'\\';
+    if text.bytes().all(plain) {
+        into.push('"');
+        into.push_str(text);
+        into.push('"');
+    } else {
+        into.push_str(&serde_json::to_string(text).unwrap_or_default());
+    }
+}

@@ -10,6 +10,7 @@
 //! | [`liveness`] | which processes are alive | the store's clock |
 //! | [`access`] | keys, scopes, user tokens, tickets | the key's row |
 //! | [`companion`] | copies, hints and wake-ups beside the store | nothing in it does |
+//! | [`enrich`] | provider links of places, looked up once | the place's entry, the live job |
 //! | [`feed`] | a paginated source copied one page per message | the partition's row |
 //! | [`commit`] | claim → effect → settle as one value, one transaction | the engine |
 //!
@@ -27,6 +28,7 @@ pub mod clock;
 pub mod commit;
 pub mod companion;
 pub mod config;
+pub mod enrich;
 pub mod error;
 pub mod event;
 pub mod fault;

@@ -100,12 +100,23 @@ pub const ENTRIES_BATCH: usize = 500;
 pub const WATCH_KEYS_MAX: usize = 1_000;
 /// Keys that are watched in one process.
 pub const WATCHED_MAX: usize = 200_000;
-/// Entries that a watch may leave unread; one more ends it.
-pub const WATCH_UNREAD_MAX: usize = 1_024;
 /// Watched entries are read at least this often, should a wake-up be lost.
 pub const WATCH_POLL: Duration = Duration::from_secs(2);
 /// Notes that a bus has yet to send; beyond that it sends that anything may have happened.
 pub const NOTES_MAX: usize = 10_000;
+
+/// Results of one request for links.
+pub const RESULTS_MAX: usize = 200;
+/// Places of one request, each as often as there are providers that are asked.
+pub const STATES_MAX: usize = 1_000;
+/// Bytes of the name, the address and the city of a place.
+pub const NAME_BYTES_MAX: usize = 512;
+/// Places that are warmed at once.
+pub const WARM_MAX: usize = 500;
+/// Subscriptions of one socket.
+pub const SUBSCRIPTIONS_MAX: usize = 100;
+/// Messages that a socket may leave unread; one more closes it.
+pub const SOCKET_UNREAD_MAX: usize = 1_024;
 
 /// Partitions of one run.
 pub const PARTITIONS_MAX: usize = 1_000;

@@ -39,6 +39,68 @@ struct Outcome {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ProviderLabel {
+    provider: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ProviderStatus {
+    provider: String,
+    status: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ProviderOutcome {
+    provider: String,
+    outcome: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ProviderReason {
+    provider: String,
+    reason: &'static str,
+}
+
+/// What is counted of one provider: handles, so that counting is an addition.
+#[derive(Clone)]
+pub struct EnrichMetrics {
+    /// Entries read: found, not found, missing.
+    pub cache: [Counter; 3],
+    /// Leases asked for: acquired, held, error.
+    pub lock: [Counter; 3],
+    /// Lookups that were not made, by [`SKIPS`].
+    pub skipped: [Counter; 7],
+    /// Lookups that the queue had already.
+    pub deduplicated: Counter,
+    /// From when a lookup was made to its result.
+    pub lookup_seconds: Histogram,
+    /// Patches told to subscribers.
+    pub patches: Counter,
+}
+
+const CACHE_STATUSES: [&str; 3] = ["FOUND", "NOT_FOUND", "MISS"];
+const LOCK_OUTCOMES: [&str; 3] = ["acquired", "held", "error"];
+/// Why a lookup was not made.
+pub const SKIPS: [&str; 7] = [
+    "flag_disabled",
+    "no_results",
+    "redis_down",
+    "already_cached",
+    "lock_held",
+    "lock_error",
+    "queue_unavailable",
+];
+
+#[derive(Default)]
+struct EnrichFamilies {
+    cache: Family<ProviderStatus, Counter>,
+    lock: Family<ProviderOutcome, Counter>,
+    skipped: Family<ProviderReason, Counter>,
+    deduplicated: Family<ProviderLabel, Counter>,
+    patches: Family<ProviderLabel, Counter>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct SourceLabel {
     source: String,
 }
@@ -84,6 +146,8 @@ pub struct Metrics {
     redis_cleanings: Counter,
     redis_changes: Counter,
     hints: Family<Outcome, Counter>,
+    enrich: EnrichFamilies,
+    lookup_seconds: Family<ProviderLabel, Histogram>,
     feed_pages: Family<SourceOutcome, Counter>,
     feed_records: Family<SourceLabel, Counter>,
     lock_failures: Share,
@@ -144,6 +208,8 @@ impl Metrics {
             redis_cleanings: Counter::default(),
             redis_changes: Counter::default(),
             hints: Family::default(),
+            enrich: EnrichFamilies::default(),
+            lookup_seconds: Family::new_with_constructor(seconds),
             feed_pages: Family::default(),
             feed_records: Family::default(),
             lock_failures: Share::default(),
@@ -176,6 +242,7 @@ impl Metrics {
         r.register("pruned_rows", "Rows deleted past their retention", self.pruned.clone());
         r.register("upkeep_failures", "Rounds of housekeeping that failed", self.upkeep_failures.clone());
         self.register_copies();
+        self.register_enrich();
     }
 
     fn register_copies(&mut self) {
@@ -193,6 +260,40 @@ impl Metrics {
         r.register("hints", "Hints asked for, by outcome", self.hints.clone());
         r.register("feed_pages", "Messages of pages, by source and outcome", self.feed_pages.clone());
         r.register("feed_records", "Records fetched, by source", self.feed_records.clone());
+    }
+
+    fn register_enrich(&mut self) {
+        let r = self.registry.sub_registry_with_prefix("solely_enrich");
+        r.register("cache", "Places read, by what their entry says", self.enrich.cache.clone());
+        r.register("lock", "Leases of lookups asked for, by outcome", self.enrich.lock.clone());
+        r.register("skipped", "Lookups that were not made, by reason", self.enrich.skipped.clone());
+        r.register("deduplicated", "Lookups that the queue had already", self.enrich.deduplicated.clone());
+        r.register(
+            "lookup_seconds",
+            "From when a lookup was made to its result",
+            self.lookup_seconds.clone(),
+        );
+        r.register("patches", "Results told to subscribers", self.enrich.patches.clone());
+    }
+
+    /// What is counted of a provider, every label at zero.
+    pub fn provider(&self, name: &str) -> EnrichMetrics {
+        let label = || ProviderLabel { provider: name.to_owned() };
+        let of = &self.enrich;
+        EnrichMetrics {
+            cache: CACHE_STATUSES.map(|status| {
+                of.cache.get_or_create(&ProviderStatus { provider: name.to_owned(), status }).clone()
+            }),
+            lock: LOCK_OUTCOMES.map(|outcome| {
+                of.lock.get_or_create(&ProviderOutcome { provider: name.to_owned(), outcome }).clone()
+            }),
+            skipped: SKIPS.map(|reason| {
+                of.skipped.get_or_create(&ProviderReason { provider: name.to_owned(), reason }).clone()
+            }),
+            deduplicated: of.deduplicated.get_or_create(&label()).clone(),
+            lookup_seconds: self.lookup_seconds.get_or_create(&label()).clone(),
+            patches: of.patches.get_or_create(&label()).clone(),
+        }
     }
 
     /// Every label of these sources of feeds at zero.

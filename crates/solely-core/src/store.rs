@@ -8,6 +8,7 @@ use crate::access::AccessStore;
 use crate::bus::Bus;
 use crate::cache::CacheStore;
 use crate::check::CheckStore;
+use crate::enrich::EnrichStore;
 use crate::error::StoreError;
 use crate::event::EventStore;
 use crate::feed::FeedStore;
@@ -68,6 +69,7 @@ pub trait Store:
     + CheckStore
     + AccessStore
     + FeedStore
+    + EnrichStore
 {
     /// The engine's name: `sqlite`, `postgres`.
     fn kind(&self) -> &'static str;

@@ -70,8 +70,8 @@ pub enum Failure {
     Transient {
         /// What went wrong.
         error: String,
-        /// Not before this long.
-        retry_after: Option<Duration>,
+        /// The longest wait, where it is pressed for time.
+        at_most: Option<Duration>,
     },
     /// It will never work: dead at once.
     Permanent {
@@ -90,7 +90,7 @@ pub enum Failure {
 impl Failure {
     /// A failure that may pass.
     pub fn transient(error: impl Into<String>) -> Self {
-        Self::Transient { error: error.into(), retry_after: None }
+        Self::Transient { error: error.into(), at_most: None }
     }
 
     /// A failure that will not.

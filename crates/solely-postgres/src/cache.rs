@@ -1,5 +1,7 @@
 //! Cache entries.
 
+use std::time::Duration;
+
 use async_trait::async_trait;
 use solely_core::cache::{
     Age, CacheStore, Change, ChangeCursor, Changes, Entry, EntryKey, Overwrite, Put, PutEntry,
@@ -15,27 +17,11 @@ use crate::{PostgresStore, Tx};
 #[async_trait]
 impl CacheStore for PostgresStore {
     async fn entries(&self, keys: Vec<EntryKey>) -> Result<Vec<Option<Entry>>, StoreError> {
-        let (spaces, names): (Vec<&str>, Vec<&str>) =
-            keys.iter().map(|key| (key.space.as_str(), key.key.as_str())).unzip();
-        // Each key is looked up by itself: on tables never analysed, ANY may ignore the index.
-        let rows = self
-            .read(
-                "SELECT value, version, updated_at, fresh_until, stale_until, now_ms, place
-                   FROM (SELECT solely_now($3) AS now_ms) AS clock,
-                        unnest($1::text[], $2::text[]) WITH ORDINALITY AS wanted (space, key, place)
-                  CROSS JOIN LATERAL (SELECT * FROM entries
-                                       WHERE entries.space = wanted.space AND entries.key = wanted.key
-                                       LIMIT 1) AS found
-                  WHERE keep_until > now_ms AND NOT forgotten",
-                &[&spaces, &names, &self.work.clock.offset_ms()],
-            )
-            .await?;
-        let mut entries: Vec<Option<Entry>> = vec![None; keys.len()];
-        for found in &rows {
-            let place = usize::try_from(found.get::<_, i64>(6) - 1).unwrap_or(0);
-            entries[place] = Some(entry_of(found, keys[place].clone(), row::time(found, 5)));
-        }
-        Ok(entries)
+        self.kept(keys, false).await
+    }
+
+    async fn kept_entries(&self, keys: Vec<EntryKey>) -> Result<Vec<Option<Entry>>, StoreError> {
+        self.kept(keys, true).await
     }
 
     async fn put_entries(&self, entries: Vec<PutEntry>) -> Result<Vec<Put>, StoreError> {
@@ -45,18 +31,22 @@ impl CacheStore for PostgresStore {
         }
         .await)
     }
-
-    async fn forget_entry(&self, key: EntryKey) -> Result<Option<Timestamp>, StoreError> {
+    async fn forget_entry(&self, key: EntryKey, keep: Duration) -> Result<Option<Timestamp>, StoreError> {
         transact!(self.work, |tx| async {
             let now = tx.now().await?;
             let rows = tx
                 .query(
                     "UPDATE entries
-                        SET value = 'null', forgotten = true, updated_at = greatest($3, updated_at + 1),
+                        SET forgotten = true, updated_at = greatest($3, updated_at + 1),
                             fresh_until = $3, stale_until = $3, keep_until = $4
-                      WHERE space = $1 AND key = $2 AND NOT forgotten AND keep_until > $3
+                      WHERE space = $1 AND key = $2 AND NOT forgotten AND stale_until > $3
                      RETURNING updated_at",
-                    &[&key.space, &key.key, &now.as_millis(), &now.plus(limits::FORGOTTEN_FOR).as_millis()],
+                    &[
+                        &key.space,
+                        &key.key,
+                        &now.as_millis(),
+                        &now.plus(keep.max(limits::FORGOTTEN_FOR)).as_millis(),
+                    ],
                 )
                 .await?;
             Ok(rows.first().map(|found| row::time(found, 0)))
@@ -118,6 +108,33 @@ impl CacheStore for PostgresStore {
     }
 }
 
+impl PostgresStore {
+    /// Entries that are kept; those that were forgotten only if that is asked for.
+    async fn kept(&self, keys: Vec<EntryKey>, forgotten: bool) -> Result<Vec<Option<Entry>>, StoreError> {
+        let (spaces, names): (Vec<&str>, Vec<&str>) =
+            keys.iter().map(|key| (key.space.as_str(), key.key.as_str())).unzip();
+        // Each key is looked up by itself: on tables never analysed, ANY may ignore the index.
+        let rows = self
+            .read(
+                "SELECT value, version, updated_at, fresh_until, stale_until, now_ms, place
+                   FROM (SELECT solely_now($3) AS now_ms) AS clock,
+                        unnest($1::text[], $2::text[]) WITH ORDINALITY AS wanted (space, key, place)
+                  CROSS JOIN LATERAL (SELECT * FROM entries
+                                       WHERE entries.space = wanted.space AND entries.key = wanted.key
+                                       LIMIT 1) AS found
+                  WHERE keep_until > now_ms AND (NOT forgotten OR $4)",
+                &[&spaces, &names, &self.work.clock.offset_ms(), &forgotten],
+            )
+            .await?;
+        let mut entries: Vec<Option<Entry>> = vec![None; keys.len()];
+        for found in &rows {
+            let place = usize::try_from(found.get::<_, i64>(6) - 1).unwrap_or(0);
+            entries[place] = Some(entry_of(found, keys[place].clone(), row::time(found, 5)));
+        }
+        Ok(entries)
+    }
+}
+
 fn entry_of(found: &Row, key: EntryKey, now: Timestamp) -> Entry {
     let (fresh_until, stale_until) = (row::time(found, 3), row::time(found, 4));
     Entry {
@@ -141,6 +158,7 @@ pub(crate) async fn put_all(tx: &Tx<'_>, entries: &[PutEntry], now: Timestamp) -
     let version = |entry: &PutEntry| match entry.overwrite {
         Overwrite::Always => None,
         Overwrite::Above(version) => Some(signed(version)),
+        Overwrite::IfGone => Some(-1),
     };
     let rows = tx
         .query(

@@ -15,6 +15,7 @@ mod cache;
 mod check;
 mod commit;
 mod connection;
+mod enrich;
 mod error;
 mod event;
 mod feed;
@@ -77,6 +78,7 @@ pub struct PostgresStore {
     beats: Connections,
     enqueues: Batcher<job::Enqueues>,
     leases: Batcher<lease::LeaseCalls>,
+    waits: Batcher<enrich::WaitCalls>,
     guards: Guards,
     /// How to make the connection for wake-ups.
     wire: (tokio_postgres::Config, Tls),
@@ -115,6 +117,7 @@ impl PostgresStore {
             beats: connections(1)?,
             enqueues: Batcher::new(job::Enqueues(work.clone()), LANES),
             leases: Batcher::new(lease::LeaseCalls(work.clone()), LANES),
+            waits: Batcher::new(enrich::WaitCalls(work.clone()), LANES),
             work,
             guards: options.guards,
             wire: (config, tls),

@@ -72,12 +72,7 @@ impl Copies for Redis {
         shared.understand(keys, said.into_iter().flatten())
     }
 
-    async fn read_or_hint(
-        &self,
-        wanted: &[Wanted],
-        owner: &str,
-        ttl: Duration,
-    ) -> (CopiesRead, Vec<Option<Hinted>>) {
+    async fn read_or_hint(&self, wanted: &[Wanted], ttl: Duration) -> (CopiesRead, Vec<Option<Hinted>>) {
         let shared = &self.shared;
         let topology = shared.topology();
         let keys: Vec<EntryKey> = wanted.iter().map(|wanted| wanted.key.clone()).collect();
@@ -87,7 +82,7 @@ impl Copies for Redis {
             let hints = join_all(wanted.iter().zip(&read.copies).map(|(wanted, copied)| async move {
                 match copied {
                     Copied::Entry(_) => None,
-                    _ => Some(self.take(std::slice::from_ref(&wanted.hint), owner, ttl).await),
+                    _ => Some(self.take(std::slice::from_ref(&wanted.hint), &wanted.owner, ttl).await),
                 }
             }));
             let hints = hints.await;
@@ -106,7 +101,10 @@ impl Copies for Redis {
             .collect();
         let mut ask = Pipeline::new();
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
-        call(&mut ask, &shared.scripts.read_or_take, &names).arg(owner).arg(millis(ttl));
+        let step = call(&mut ask, &shared.scripts.read_or_take, &names).arg(millis(ttl));
+        for wanted in wanted {
+            step.arg(&wanted.owner);
+        }
         let Some((connection, answers)) = shared.ask(node, &ask).await else { return unknown() };
         let Some(Value::Array(answers)) = answers.into_iter().next() else { return unknown() };
         let mut answers = answers.into_iter();
@@ -116,7 +114,8 @@ impl Copies for Redis {
             let Value::Array(pair) = answer else { continue };
             let mut pair = pair.into_iter();
             texts.push((place, pair.next().unwrap_or(Value::Nil)));
-            hints.push(pair.next().filter(|hint| *hint != Value::Nil).map(|hint| hinted(&hint, owner)));
+            let (hint, owner) = (pair.next().filter(|hint| *hint != Value::Nil), &wanted[place].owner);
+            hints.push(hint.map(|hint| hinted(&hint, owner)));
         }
         hints.resize(keys.len(), Some(Hinted::Unknown));
         (shared.understand(&keys, [Said { connection, mark, texts }].into_iter()), hints)
@@ -193,7 +192,7 @@ pub(crate) fn replacements(
     let left = Some(REPLACE_WITHIN.saturating_sub(read_at.elapsed())).filter(|left| !left.is_zero())?;
     let deadline = connection.now_ms().saturating_add(millis(left));
     let mut commands = Pipeline::new();
-    for change in changes {
+    for change in changes.iter().filter(|change| change.key.is_copied()) {
         let form = shared.form(&change.key.space);
         let written =
             change.entry.as_ref().map(|entry| (entry, millis(entry.stale_until.since(entry.as_of))));

@@ -229,7 +229,7 @@ async fn apply(
 ) -> Option<()> {
     let here = |change: &&Change| {
         let name = shared.form(&change.key.space).name(&change.key);
-        topology.place(&name) == Some(one.place)
+        change.key.is_copied() && topology.place(&name) == Some(one.place)
     };
     let changes: Vec<Change> = changes.iter().filter(here).cloned().collect();
     if changes.is_empty() {

@@ -29,7 +29,7 @@ pub(crate) struct Scripts {
     /// Gives hints back. Keys: the hints. Arguments: owner.
     pub(crate) give_back: Script,
     /// Reads the mark and copies, and takes the hint of each that is missing. Keys: the mark, the
-    /// copies, their hints. Arguments: owner, life in milliseconds.
+    /// copies, their hints. Arguments: life in milliseconds, the owner of each hint.
     pub(crate) read_or_take: Script,
 }
 
@@ -142,7 +142,7 @@ impl Scripts {
                      if held then hint = {held, redis.call('PTTL', lock)}
                      else
                        local token = fence()
-                       redis.call('SET', lock, ARGV[1] .. ' ' .. token, 'PX', ARGV[2])
+                       redis.call('SET', lock, ARGV[1 + n] .. ' ' .. token, 'PX', ARGV[1])
                        hint = {token}
                      end
                    end

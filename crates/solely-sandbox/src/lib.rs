@@ -4,13 +4,15 @@
 //! |---|---|
 //! | `GET /feed`, `GET /feed/count` | the plain source of feeds |
 //! | `POST /nivoda` | Nivoda's GraphQL: authenticate, count, pages |
+//! | `POST /finder` | the plain finder of places' links |
 //! | `GET /_calls` | how often each was called, and with what outcome |
 //! | `POST /_mood` | latency, errors, 429 and hangs from now on |
 //!
-//! Both copy from one [`catalogue`]: stones with prices, of which most are cheap.
+//! Both sources copy from one [`catalogue`]: stones with prices, of which most are cheap.
 
 pub mod catalogue;
 pub mod feed;
+pub mod finder;
 pub mod mood;
 pub mod nivoda;
 
@@ -49,6 +51,8 @@ struct Calls {
     traces: std::collections::BTreeSet<String>,
     /// Pages that were answered: prices, offset, and how often.
     pages: BTreeMap<(i64, i64, u64), u64>,
+    /// Places that were looked for, and how often.
+    places: BTreeMap<String, u64>,
 }
 
 /// Calls whose time, and pages whose count, are remembered.
@@ -58,6 +62,12 @@ impl Calls {
     fn note_time(&mut self) {
         if self.times.len() < REMEMBERED {
             self.times.push(Instant::now());
+        }
+    }
+
+    fn note_place(&mut self, place: &str) {
+        if self.places.len() < REMEMBERED || self.places.contains_key(place) {
+            *self.places.entry(place.to_owned()).or_default() += 1;
         }
     }
 
@@ -82,6 +92,7 @@ impl Sandbox {
             .route("/feed", routing::get(feed::page))
             .route("/feed/count", routing::get(feed::count))
             .route("/nivoda", routing::post(nivoda::graphql))
+            .route("/finder", routing::post(finder::find))
             .route("/_calls", routing::get(calls))
             .route("/_mood", routing::post(set_mood))
             .layer(axum::middleware::from_fn_with_state(self.clone(), note_trace))
@@ -140,6 +151,11 @@ impl Sandbox {
     /// Pages that were answered, with their prices and offset, and how often each was.
     pub fn pages(&self) -> BTreeMap<(i64, i64, u64), u64> {
         self.calls().pages.clone()
+    }
+
+    /// Places that were looked for, and how often each was.
+    pub fn places(&self) -> BTreeMap<String, u64> {
+        self.calls().places.clone()
     }
 
     /// Traces (W3C `traceparent`) that calls came with.

@@ -1,9 +1,10 @@
 //! Extractors that refuse what they do not know, and say which field.
 
-use axum::body::to_bytes;
+use axum::body::{Bytes, to_bytes};
 use axum::extract::{FromRequest, FromRequestParts, Request};
 use axum::http::StatusCode;
 use axum::http::request::Parts;
+use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
 use crate::App;
@@ -16,21 +17,36 @@ impl<T: DeserializeOwned> FromRequest<App> for Body<T> {
     type Rejection = ApiError;
 
     async fn from_request(request: Request, app: &App) -> Result<Self, ApiError> {
-        let bytes =
-            to_bytes(request.into_body(), app.max_body).await.map_err(|error| too_large(&error, app))?;
-        let text: &[u8] = if bytes.is_empty() { b"{}" } else { &bytes };
-        // Serde would take an array for a struct, field by field.
-        if text.trim_ascii_start().first() == Some(&b'[') {
-            return Err(ApiError::invalid("the body is a JSON object, not an array"));
-        }
-        let mut json = serde_json::Deserializer::from_slice(text);
-        let value = serde_path_to_error::deserialize(&mut json).map_err(|error| {
-            let path = error.path().to_string();
-            ApiError::invalid(sentence(&path, &error.into_inner().to_string()))
-        })?;
-        json.end().map_err(|_| ApiError::invalid("the body has something behind its JSON"))?;
-        Ok(Self(value))
+        let Text(bytes) = Text::from_request(request, app).await?;
+        parse(&bytes).map(Self)
     }
+}
+
+/// A body as it came, for those who read it without copying.
+pub(crate) struct Text(pub(crate) Bytes);
+
+impl FromRequest<App> for Text {
+    type Rejection = ApiError;
+
+    async fn from_request(request: Request, app: &App) -> Result<Self, ApiError> {
+        to_bytes(request.into_body(), app.max_body).await.map(Self).map_err(|error| too_large(&error, app))
+    }
+}
+
+/// What a JSON body holds. None at all is an empty object.
+pub(crate) fn parse<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T, ApiError> {
+    let text: &[u8] = if bytes.is_empty() { b"{}" } else { bytes };
+    // Serde would take an array for a struct, field by field.
+    if text.trim_ascii_start().first() == Some(&b'[') {
+        return Err(ApiError::invalid("the body is a JSON object, not an array"));
+    }
+    let mut json = serde_json::Deserializer::from_slice(text);
+    let value = serde_path_to_error::deserialize(&mut json).map_err(|error| {
+        let path = error.path().to_string();
+        ApiError::invalid(sentence(&path, &error.into_inner().to_string()))
+    })?;
+    json.end().map_err(|_| ApiError::invalid("the body has something behind its JSON"))?;
+    Ok(value)
 }
 
 fn too_large(error: &axum::Error, app: &App) -> ApiError {

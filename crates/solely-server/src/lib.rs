@@ -27,6 +27,8 @@ use solely_core::alert::Alerts;
 use solely_core::bus::Bus;
 use solely_core::cache::Cache;
 use solely_core::companion::Companion;
+use solely_core::config::EnrichConfig;
+use solely_core::enrich::{Enrich, EnrichParts, Provider};
 use solely_core::feed::{Feed, FeedSource};
 use solely_core::lease::Leases;
 use solely_core::metrics::Metrics;
@@ -52,6 +54,8 @@ pub struct App {
     pub jobs: Jobs,
     /// Leases, with waiting.
     pub leases: Leases,
+    /// Provider links of places.
+    pub enrich: Enrich,
     /// Sources that are copied, with their runs.
     pub feed: Feed,
     /// The upstreams of this process.
@@ -81,6 +85,10 @@ pub struct Parts {
     pub companion: Option<Arc<dyn Companion>>,
     /// What is counted.
     pub metrics: Arc<Metrics>,
+    /// How links are looked up,
+    pub enrich: EnrichConfig,
+    /// and at whom.
+    pub providers: Vec<Provider>,
     /// Sources that are copied.
     pub sources: Vec<FeedSource>,
     /// How callers are known.
@@ -98,7 +106,8 @@ pub struct Parts {
 impl App {
     /// An app of these parts.
     pub fn new(parts: Parts) -> Self {
-        let Parts { store, companion, metrics, sources, access, cors_origins, max_body, .. } = parts;
+        let Parts { store, companion, metrics, sources, providers, access, cors_origins, max_body, .. } =
+            parts;
         let bus = Bus::new();
         // The first that is up carries the notes.
         if let Some(companion) = &companion {
@@ -108,11 +117,19 @@ impl App {
         let jobs = Jobs::new(store.clone(), bus.clone(), metrics.clone());
         let feed = Feed::new(jobs.clone(), sources);
         metrics.sources(feed.sources().map(|source| source.name.as_str()));
+        let cache = Cache::new(store.clone(), bus.clone(), metrics.clone(), companion.clone());
+        let parts_of = EnrichParts { jobs: jobs.clone(), cache: cache.clone(), companion: companion.clone() };
+        let enrich = Enrich::new(parts_of, &parts.enrich, providers);
+        let of_providers = enrich.providers().filter(|provider| provider.settings.enabled);
+        let upstreams = of_providers
+            .map(|provider| provider.upstream.clone())
+            .chain(feed.sources().map(|source| source.upstream.clone()));
         Self {
-            cache: Cache::new(store.clone(), bus.clone(), metrics.clone(), companion.clone()),
+            upstreams: Upstreams::new(upstreams),
+            cache,
             jobs,
+            enrich,
             leases: Leases::new(store.clone(), bus, metrics.clone()).with_hints(companion.clone()),
-            upstreams: Upstreams::new(feed.sources().map(|source| source.upstream.clone())),
             feed,
             companion,
             store,

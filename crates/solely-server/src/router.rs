@@ -12,7 +12,8 @@ use utoipa_axum::routes;
 use crate::error::ApiError;
 use crate::openapi::Description;
 use crate::routes::{
-    alert, dead_letter, docs, feed, health, job, lease, metrics, queue, run, ticket, timeline, upstream,
+    alert, dead_letter, docs, enrich, feed, health, job, lease, metrics, queue, run, ticket, timeline,
+    upstream,
 };
 use crate::{App, access, limit, origin, request_id, ws};
 
@@ -37,6 +38,10 @@ fn described() -> OpenApiRouter<App> {
         .routes(routes!(queue::resume))
         .routes(routes!(dead_letter::list))
         .routes(routes!(dead_letter::redrive))
+        .routes(routes!(enrich::ask))
+        .routes(routes!(enrich::warm))
+        .routes(routes!(enrich::recall))
+        .routes(routes!(enrich::look, enrich::forget))
         .routes(routes!(run::list, run::start))
         .routes(routes!(run::show))
         .routes(routes!(run::cancel))

@@ -3,6 +3,7 @@
 pub(crate) mod alert;
 pub(crate) mod dead_letter;
 pub(crate) mod docs;
+pub(crate) mod enrich;
 pub(crate) mod feed;
 pub(crate) mod health;
 pub(crate) mod job;

@@ -25,7 +25,8 @@ pub struct Runtime {
 
 /// Serves until `stop`, then drains.
 pub async fn serve(listener: TcpListener, app: App, runtime: Runtime, stop: CancellationToken) {
-    let (process, queues) = (ProcessId::random(), app.feed.queues());
+    let (process, mut queues) = (ProcessId::random(), app.enrich.queues());
+    queues.extend(app.feed.queues());
     let upkeep = Upkeep::new(app.jobs.clone(), process, &queues, runtime.retention);
     let grace = runtime.grace.saturating_sub(SETTLING.min(runtime.grace / 4));
     let worker = Worker { jobs: app.jobs.clone(), process, queues, grace };

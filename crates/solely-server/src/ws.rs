@@ -1,22 +1,30 @@
 //! The WebSocket.
 //!
-//! A socket is bounded: the size of a message, the number of sockets, the time that a client may be
-//! silent. When the server stops, every socket is closed with 1001.
+//! A socket is bounded: the size of a message, the number of sockets and of subscriptions, the time that
+//! a client may be silent, and what it leaves unread: one that does not read is closed with 1013, and
+//! catches up by subscribing again. Nobody waits for it meanwhile: what is told goes into its outbox, and
+//! its own task sends it. When the server stops, every socket is closed with 1001.
 
-use std::sync::Arc;
+use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use axum::Extension;
 use axum::extract::State;
 use axum::extract::ws::{CloseFrame, Message, Utf8Bytes, WebSocket, WebSocketUpgrade, close_code};
 use axum::http::StatusCode;
 use axum::response::Response;
 use serde::Deserialize;
+use solely_core::access::{Area, Caller, Scope};
+use solely_core::enrich::{Listens, Subscribed, Subscription, Unheard};
 use solely_core::limits;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 
 use crate::App;
 use crate::error::{ApiError, ApiErrors};
+use crate::extract::check_key;
 
 /// The sockets of this process.
 #[derive(Clone)]
@@ -38,7 +46,8 @@ impl Sockets {
 
 /// Opens a socket
 ///
-/// By header, or by `?ticket=…` from `POST /v1/ws/tickets`.
+/// By header, or by `?ticket=…` from `POST /v1/ws/tickets`. Then `{"v":1,"type":"subscribe","channel":"search",
+/// "requestId":…}` is answered with `sub_ack` or `sub_nack`, and followed by a `RESULT_PATCH` for each place.
 #[utoipa::path(
     get,
     path = "/v1/ws",
@@ -49,6 +58,7 @@ impl Sockets {
 )]
 pub(crate) async fn open(
     State(app): State<App>,
+    Extension(caller): Extension<Caller>,
     upgrade: Result<WebSocketUpgrade, axum::extract::ws::rejection::WebSocketUpgradeRejection>,
 ) -> Result<Response, ApiError> {
     let upgrade =
@@ -58,69 +68,267 @@ pub(crate) async fn open(
         let refused = ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "OVERLOADED", message);
         return Err(refused.retry_after(Duration::from_secs(5)));
     };
-    let upgrade = upgrade.max_message_size(limits::SOCKET_MESSAGE_BYTES_MAX);
-    Ok(upgrade.on_upgrade(move |socket| serve(socket, app, place)))
+    let may_listen = caller.may(Scope::read(Area::Enrich));
+    let upgrade = upgrade
+        .max_message_size(limits::SOCKET_MESSAGE_BYTES_MAX)
+        .read_buffer_size(READ_BUFFER)
+        .write_buffer_size(0)
+        .max_write_buffer_size(WRITE_BUFFER_MAX);
+    Ok(upgrade.on_upgrade(move |socket| async move {
+        let socket = Socket::new(socket, app, may_listen);
+        socket.serve().await;
+        drop(place as OwnedSemaphorePermit);
+    }))
 }
+
+/// What is read of a socket at once; messages are short.
+const READ_BUFFER: usize = 1024;
+/// What may wait in a socket for its client to read.
+const WRITE_BUFFER_MAX: usize = 256 * 1024;
+/// How long one message may take to be sent.
+const SENDING: Duration = Duration::from_secs(20);
+/// Messages that are sent before anything else is looked at.
+const SENT_AT_ONCE: usize = 64;
+
+/// What a socket is still to be sent.
+#[derive(Default)]
+struct Outbox {
+    messages: Mutex<VecDeque<Utf8Bytes>>,
+    some: Notify,
+    /// Too much was left unread.
+    full: AtomicBool,
+}
+
+impl Outbox {
+    fn messages(&self) -> MutexGuard<'_, VecDeque<Utf8Bytes>> {
+        self.messages.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn is_full(&self) -> bool {
+        self.full.load(Ordering::Relaxed)
+    }
+
+    /// Ready when there is something to send, or too much.
+    async fn until_full(&self) {
+        while !self.is_full() {
+            self.some.notified().await;
+        }
+    }
+}
+
+impl Listens for Outbox {
+    fn push(&self, message: String) -> bool {
+        let mut messages = self.messages();
+        let fits = messages.len() < limits::SOCKET_UNREAD_MAX && !self.is_full();
+        if fits {
+            messages.push_back(message.into());
+        } else {
+            messages.clear();
+            messages.shrink_to_fit();
+            self.full.store(true, Ordering::Relaxed);
+        }
+        drop(messages);
+        self.some.notify_one();
+        fits
+    }
+}
+
+/// Why a socket ends.
+enum End {
+    /// The client has left, or cannot be reached.
+    Gone,
+    /// It is closed, and told so.
+    Close(u16, &'static str),
+}
+
+const SLOW: End = End::Close(close_code::AGAIN, "too much was left unread");
 
 /// What a client says.
 #[derive(Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 enum Said {
     Ping,
-    Subscribe,
-    Unsubscribe,
+    Subscribe(Channel),
+    Unsubscribe(Channel),
 }
 
-async fn serve(mut socket: WebSocket, app: App, _place: OwnedSemaphorePermit) {
-    let mut heard = Instant::now();
-    let mut pulse = tokio::time::interval(limits::SOCKET_PULSE);
-    loop {
-        tokio::select! {
-            () = app.stop.cancelled() => {
-                close(&mut socket, close_code::AWAY, "the server stops").await;
-                return;
-            }
-            _ = pulse.tick() => {
-                if heard.elapsed() > limits::SOCKET_PULSE * 3 {
-                    close(&mut socket, close_code::POLICY, "nothing was heard").await;
-                    return;
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Channel {
+    #[serde(default = "version")]
+    v: u32,
+    #[serde(default = "search")]
+    channel: String,
+    request_id: String,
+}
+
+const fn version() -> u32 {
+    1
+}
+
+fn search() -> String {
+    SEARCH.to_owned()
+}
+
+/// The one channel there is.
+const SEARCH: &str = "search";
+
+impl Channel {
+    fn is_valid(&self) -> bool {
+        self.v == version() && self.channel == SEARCH && check_key("requestId", &self.request_id).is_ok()
+    }
+}
+
+struct Socket {
+    socket: WebSocket,
+    app: App,
+    outbox: Arc<Outbox>,
+    subscriptions: HashMap<String, Subscription>,
+    may_listen: bool,
+    heard: Instant,
+}
+
+impl Socket {
+    fn new(socket: WebSocket, app: App, may_listen: bool) -> Box<Self> {
+        let (outbox, subscriptions, heard) = (Arc::default(), HashMap::new(), Instant::now());
+        Box::new(Self { socket, app, outbox, subscriptions, may_listen, heard })
+    }
+
+    async fn serve(mut self: Box<Self>) {
+        if let End::Close(code, reason) = self.run().await {
+            self.subscriptions.clear();
+            Box::pin(self.close(code, reason)).await;
+        }
+    }
+
+    async fn run(&mut self) -> End {
+        let mut pulse = tokio::time::interval(limits::SOCKET_PULSE);
+        pulse.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            let outbox = self.outbox.clone();
+            let ended = tokio::select! {
+                () = self.app.stop.cancelled() => Err(End::Close(close_code::AWAY, "the server stops")),
+                () = outbox.some.notified() => Box::pin(self.send_some()).await,
+                _ = pulse.tick() => {
+                    if self.heard.elapsed() > limits::SOCKET_PULSE * 3 {
+                        Err(End::Close(close_code::POLICY, "nothing was heard"))
+                    } else {
+                        Box::pin(self.send(Message::Ping(axum::body::Bytes::new()))).await
+                    }
                 }
-                if socket.send(Message::Ping(axum::body::Bytes::new())).await.is_err() {
-                    return;
+                message = self.socket.recv() => {
+                    self.heard = Instant::now();
+                    match message {
+                        Some(Ok(Message::Text(text))) => Box::pin(self.answer(text)).await,
+                        Some(Ok(Message::Binary(_))) => {
+                            self.say(NACK);
+                            Ok(())
+                        }
+                        Some(Ok(Message::Ping(_) | Message::Pong(_))) => Ok(()),
+                        Some(Ok(Message::Close(_)) | Err(_)) | None => Err(End::Gone),
+                    }
                 }
-            }
-            message = socket.recv() => {
-                heard = Instant::now();
-                let answer = match message {
-                    Some(Ok(Message::Text(text))) => answer(&text),
-                    Some(Ok(Message::Binary(_))) => NACK,
-                    Some(Ok(Message::Ping(_) | Message::Pong(_))) => continue,
-                    Some(Ok(Message::Close(_)) | Err(_)) | None => return,
-                };
-                if socket.send(Message::Text(Utf8Bytes::from_static(answer))).await.is_err() {
-                    return;
-                }
+            };
+            if let Err(end) = ended {
+                return end;
             }
         }
+    }
+
+    fn say(&self, message: &str) {
+        self.outbox.push(message.to_owned());
+    }
+
+    /// Sends what is there, some at a time.
+    async fn send_some(&mut self) -> Result<(), End> {
+        let some: Vec<Utf8Bytes> = {
+            let mut messages = self.outbox.messages();
+            let count = messages.len().min(SENT_AT_ONCE);
+            let some = messages.drain(..count).collect();
+            if messages.is_empty() {
+                messages.shrink_to_fit();
+            } else {
+                self.outbox.some.notify_one();
+            }
+            some
+        };
+        if self.outbox.is_full() {
+            return Err(SLOW);
+        }
+        for message in some {
+            self.send(Message::Text(message)).await?;
+        }
+        Ok(())
+    }
+
+    /// Sends one message, for as long as its client reads now and then.
+    async fn send(&mut self, message: Message) -> Result<(), End> {
+        let outbox = self.outbox.clone();
+        tokio::select! {
+            biased;
+            sent = self.socket.send(message) => sent.map_err(|_| End::Gone),
+            () = outbox.until_full() => Err(SLOW),
+            () = tokio::time::sleep(SENDING) => Err(SLOW),
+        }
+    }
+
+    async fn answer(&mut self, text: Utf8Bytes) -> Result<(), End> {
+        match serde_json::from_str(&text) {
+            Ok(Said::Ping) => self.say(PONG),
+            Ok(Said::Subscribe(channel)) if channel.is_valid() => {
+                return self.subscribe(channel.request_id).await;
+            }
+            Ok(Said::Unsubscribe(channel)) if channel.is_valid() => {
+                self.subscriptions.remove(&channel.request_id);
+            }
+            Ok(Said::Subscribe(_) | Said::Unsubscribe(_)) | Err(_) => self.say(NACK),
+        }
+        Ok(())
+    }
+
+    async fn subscribe(&mut self, request_id: String) -> Result<(), End> {
+        if !self.may_listen {
+            self.say(UNAUTHORIZED);
+            return Ok(());
+        }
+        // Subscribing again begins anew.
+        self.subscriptions.remove(&request_id);
+        if self.subscriptions.len() >= limits::SUBSCRIPTIONS_MAX {
+            self.say(TOO_MANY);
+            return Ok(());
+        }
+        let acknowledge = {
+            let request_id = serde_json::Value::from(request_id.as_str());
+            move |Subscribed { pending }| {
+                format!(
+                    r#"{{"type":"sub_ack","channel":"search","requestId":{request_id},"pending":{pending}}}"#
+                )
+            }
+        };
+        match self.app.enrich.subscribe(&request_id, self.outbox.clone(), acknowledge).await {
+            Ok(subscription) => drop(self.subscriptions.insert(request_id, subscription)),
+            Err(Unheard::TooMany) => self.say(TOO_MANY),
+            Err(Unheard::Store(error)) => {
+                tracing::warn!(%error, "a subscription cannot be read");
+                return Err(End::Close(close_code::AGAIN, "the store is not available"));
+            }
+        }
+        Ok(())
+    }
+
+    async fn close(&mut self, code: u16, reason: &'static str) {
+        let frame = CloseFrame { code, reason: Utf8Bytes::from_static(reason) };
+        let closing = async {
+            let _ = self.socket.send(Message::Close(Some(frame))).await;
+            // Until the other side has closed too.
+            while let Some(Ok(_)) = self.socket.recv().await {}
+        };
+        let _ = tokio::time::timeout(CLOSING, closing).await;
     }
 }
 
 const PONG: &str = r#"{"type":"pong"}"#;
 const NACK: &str = r#"{"type":"sub_nack","reason":"invalid_request"}"#;
-
-/// There is no channel to subscribe to yet: whatever asks for one is refused.
-fn answer(text: &str) -> &'static str {
-    match serde_json::from_str(text) {
-        Ok(Said::Ping) => PONG,
-        Ok(Said::Subscribe | Said::Unsubscribe) | Err(_) => NACK,
-    }
-}
-
-async fn close(socket: &mut WebSocket, code: u16, reason: &'static str) {
-    let frame = CloseFrame { code, reason: Utf8Bytes::from_static(reason) };
-    let _ = socket.send(Message::Close(Some(frame))).await;
-    // Until the other side has closed too, or does not.
-    let _ = tokio::time::timeout(CLOSING, async { while let Some(Ok(_)) = socket.recv().await {} }).await;
-}
-
+const UNAUTHORIZED: &str = r#"{"type":"sub_nack","reason":"unauthorized"}"#;
+const TOO_MANY: &str = r#"{"type":"sub_nack","reason":"too_many"}"#;
 const CLOSING: Duration = Duration::from_secs(2);

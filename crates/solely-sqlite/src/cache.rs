@@ -1,5 +1,7 @@
 //! Cache entries.
 
+use std::time::Duration;
+
 use async_trait::async_trait;
 use rusqlite::{Connection, Error, OptionalExtension, Row, params};
 use solely_core::cache::{
@@ -16,24 +18,29 @@ use crate::writer::Tx;
 impl CacheStore for SqliteStore {
     async fn entries(&self, keys: Vec<EntryKey>) -> Result<Vec<Option<Entry>>, StoreError> {
         let now = self.writer.now();
-        self.read(move |conn| keys.iter().map(|key| entry(conn, key, now)).collect()).await
+        self.read(move |conn| keys.iter().map(|key| entry(conn, key, now, false)).collect()).await
+    }
+
+    async fn kept_entries(&self, keys: Vec<EntryKey>) -> Result<Vec<Option<Entry>>, StoreError> {
+        let now = self.writer.now();
+        self.read(move |conn| keys.iter().map(|key| entry(conn, key, now, true)).collect()).await
     }
 
     async fn put_entries(&self, entries: Vec<PutEntry>) -> Result<Vec<Put>, StoreError> {
         self.writer.run("put_entries", move |tx| entries.iter().map(|entry| put(tx, entry)).collect()).await
     }
 
-    async fn forget_entry(&self, key: EntryKey) -> Result<Option<Timestamp>, StoreError> {
+    async fn forget_entry(&self, key: EntryKey, keep: Duration) -> Result<Option<Timestamp>, StoreError> {
         self.writer
             .run("forget_entry", move |tx| {
                 let mut forget = tx.conn.prepare_cached(
                     "UPDATE entries
-                        SET value = 'null', forgotten = 1, updated_at = max(?3, updated_at + 1),
+                        SET forgotten = 1, updated_at = max(?3, updated_at + 1),
                             fresh_until = ?3, stale_until = ?3, keep_until = ?4
-                      WHERE space = ?1 AND key = ?2 AND forgotten = 0 AND keep_until > ?3
+                      WHERE space = ?1 AND key = ?2 AND forgotten = 0 AND stale_until > ?3
                      RETURNING updated_at",
                 )?;
-                let known_until = tx.now.plus(limits::FORGOTTEN_FOR).as_millis();
+                let known_until = tx.now.plus(keep.max(limits::FORGOTTEN_FOR)).as_millis();
                 let values = params![key.space, key.key, tx.now_ms(), known_until];
                 forget.query_row(values, |found| row::time(found, 0)).optional()
             })
@@ -78,14 +85,20 @@ fn changes(tx: &Tx<'_>, after: &ChangeCursor, limit: u32) -> Result<Changes, Err
     Ok(Changes { store, now: tx.now, complete_until, changes, next })
 }
 
-fn entry(conn: &Connection, key: &EntryKey, now: Timestamp) -> Result<Option<Entry>, Error> {
+/// An entry that is kept; one that was forgotten only if that is asked for.
+pub(crate) fn entry(
+    conn: &Connection,
+    key: &EntryKey,
+    now: Timestamp,
+    forgotten: bool,
+) -> Result<Option<Entry>, Error> {
     let mut find = conn.prepare_cached(
         "SELECT value, version, updated_at, fresh_until, stale_until
            FROM entries
-          WHERE space = ?1 AND key = ?2 AND keep_until > ?3 AND forgotten = 0",
+          WHERE space = ?1 AND key = ?2 AND keep_until > ?3 AND forgotten <= ?4",
     )?;
-    find.query_row((&key.space, &key.key, now.as_millis()), |found| entry_of(found, key.clone(), now))
-        .optional()
+    let values = (&key.space, &key.key, now.as_millis(), forgotten);
+    find.query_row(values, |found| entry_of(found, key.clone(), now)).optional()
 }
 
 fn entry_of(found: &Row<'_>, key: EntryKey, now: Timestamp) -> Result<Entry, Error> {
@@ -111,11 +124,11 @@ pub(crate) fn put(tx: &Tx<'_>, entry: &PutEntry) -> Result<Put, Error> {
             SET value = excluded.value, version = coalesce(?4, version + 1), forgotten = 0,
                 updated_at = max(excluded.updated_at, updated_at + 1), fresh_until = excluded.fresh_until,
                 stale_until = excluded.stale_until, keep_until = excluded.keep_until
-          WHERE ?4 IS NULL OR ?4 > version
+          WHERE (?4 IS NULL OR ?4 > version) AND (NOT ?9 OR stale_until <= ?5)
          RETURNING version",
     )?;
     let version = match entry.overwrite {
-        Overwrite::Always => None,
+        Overwrite::Always | Overwrite::IfGone => None,
         Overwrite::Above(version) => Some(signed(version)),
     };
     let ends = |life| tx.now.plus(life).as_millis();
@@ -128,6 +141,7 @@ pub(crate) fn put(tx: &Tx<'_>, entry: &PutEntry) -> Result<Put, Error> {
         ends(entry.lifetimes.fresh),
         ends(entry.lifetimes.stale),
         ends(entry.lifetimes.keep),
+        entry.overwrite == Overwrite::IfGone,
     ];
     if let Some(version) = put.query_row(values, |found| row::unsigned(found, 0)).optional()? {
         return Ok(Put::Stored { version });

@@ -13,6 +13,7 @@ mod cache;
 mod check;
 mod commit;
 mod counts;
+mod enrich;
 mod error;
 mod event;
 mod feed;

@@ -26,6 +26,7 @@ pub(crate) fn run(listen: SocketAddr, records: usize, record_bytes: usize) -> Re
             nivoda::USERNAME,
             nivoda::PASSWORD
         );
+        println!("a finder of links             finder = \"http\"  url = \"http://{address}/finder\"");
         println!("how it is called              curl http://{address}/_calls");
         println!(
             "how it behaves                curl http://{address}/_mood -H 'content-type: application/json' -d \

@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use anyhow::Context as _;
 use solely_core::Store;
-use solely_core::config::{AuthMode, FeedConfig};
+use solely_core::config::{AuthMode, Config, EnrichConfig};
+use solely_core::enrich::{self, Provider};
 use solely_core::feed::{self, FeedSource};
 use solely_core::metrics::Metrics;
 use solely_core::upstream::http::{HttpClient, Tls};
@@ -25,9 +26,13 @@ pub(crate) fn run(file: Option<&Path>, listen: Option<SocketAddr>) -> Result<(),
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(async {
         let store = store::open(&config.store, solely_sqlite::Access::Serve).await?;
-        let metrics = Arc::new(Metrics::new(&queues(&config.feed)));
-        let sources = sources(&config.feed, &store)?;
-        let companion = redis::open(&config.redis, &store, &metrics).await?;
+        let metrics = Arc::new(Metrics::new(&queues(&config)));
+        let client = client(&config)?;
+        let sources = config.feed.sources.iter();
+        let sources = sources.map(|(name, source)| FeedSource::configured(name, source, &client, &store));
+        let sources = sources.collect();
+        let providers = providers(&config.enrich, &client, &store);
+        let companion = redis::open(&config.redis, enrich::forms(&config.enrich), &store, &metrics).await?;
         let secret = Some(config.auth.jwt_secret.as_str()).filter(|secret| !secret.is_empty());
         let access = match config.auth.mode {
             AuthMode::None => Access::open(),
@@ -38,6 +43,8 @@ pub(crate) fn run(file: Option<&Path>, listen: Option<SocketAddr>) -> Result<(),
             companion,
             metrics,
             sources,
+            enrich: config.enrich.clone(),
+            providers,
             access,
             cors_origins: config.server.cors_origins.clone(),
             max_body: config.server.max_body.0,
@@ -57,20 +64,25 @@ pub(crate) fn run(file: Option<&Path>, listen: Option<SocketAddr>) -> Result<(),
 }
 
 /// Queues that are counted from the start.
-fn queues(feed: &FeedConfig) -> Vec<String> {
-    let of_feeds = if feed.sources.is_empty() { Vec::new() } else { feed::QUEUES.to_vec() };
-    of_feeds.into_iter().map(str::to_owned).collect()
+fn queues(config: &Config) -> Vec<String> {
+    let of_feeds = if config.feed.sources.is_empty() { Vec::new() } else { feed::QUEUES.to_vec() };
+    let enabled = config.enrich.providers.iter().filter(|(_, provider)| provider.enabled);
+    let of_places = enabled.map(|(name, _)| enrich::queue(name));
+    of_feeds.into_iter().map(str::to_owned).chain(of_places).collect()
 }
 
-/// The sources that are copied.
-fn sources(config: &FeedConfig, store: &Arc<dyn Store>) -> Result<Vec<FeedSource>, Failed> {
-    if config.sources.is_empty() {
-        return Ok(Vec::new());
-    }
-    let tls = Tls::for_urls(config.sources.values().map(|source| source.url.as_str()));
-    let client = HttpClient::new(tls)?;
-    let sources = config.sources.iter();
-    Ok(sources.map(|(name, config)| FeedSource::configured(name, config, &client, store)).collect())
+/// The one client of all upstreams.
+fn client(config: &Config) -> Result<HttpClient, Failed> {
+    let sources = config.feed.sources.values().map(|source| source.url.as_str());
+    let providers = config.enrich.providers.values().map(|provider| provider.url.as_str());
+    Ok(HttpClient::new(Tls::for_urls(sources.chain(providers)))?)
+}
+
+/// The providers of links.
+fn providers(config: &EnrichConfig, client: &HttpClient, store: &Arc<dyn Store>) -> Vec<Provider> {
+    let ttl = config.request_ttl.0;
+    let providers = config.providers.iter();
+    providers.map(|(name, provider)| Provider::configured(name, provider, ttl, client, store)).collect()
 }
 
 /// Cancelled by SIGTERM or SIGINT. A second one ends the process at once.

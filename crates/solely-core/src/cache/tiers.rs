@@ -70,12 +70,18 @@ pub struct AskHints<'a> {
     /// Names the hint of a key.
     pub name: &'a (dyn Fn(&EntryKey) -> String + Sync),
     /// For whom.
-    pub owner: &'a str,
+    pub owner: &'a (dyn Fn(&EntryKey) -> String + Sync),
     /// For how long.
     pub ttl: Duration,
 }
 
 impl CopiedEntries {
+    /// What was true last of the keys that are missing, if there is something for each of them: good
+    /// enough when the store cannot be asked.
+    pub fn last_known(&self) -> Option<Vec<Entry>> {
+        self.missing().into_iter().map(|place| self.doubtful[place].clone()).collect()
+    }
+
     /// The places of the keys that have to be asked of the store.
     pub fn missing(&self) -> Vec<usize> {
         (0..self.entries.len()).filter(|&place| self.entries[place].is_none()).collect()
@@ -140,9 +146,7 @@ impl Cache {
                 Ok(copied.entries)
             }
             Err(error) if error.retryable() => {
-                let had = |&place: &usize| copied.doubtful[place].clone();
-                let last: Option<Vec<Entry>> = missing.iter().map(had).collect();
-                let last = last.ok_or(error)?;
+                let last = copied.last_known().ok_or(error)?;
                 for (place, entry) in missing.into_iter().zip(last) {
                     copied.entries[place] = Some(entry);
                 }
@@ -181,9 +185,9 @@ impl Cache {
             let (read, hinted) = match hints {
                 None => (companion.read(&wanted).await, vec![None; wanted.len()]),
                 Some(AskHints { name: hint, owner, ttl }) => {
-                    let with_hint = |key: EntryKey| Wanted { hint: hint(&key), key };
+                    let with_hint = |key: EntryKey| Wanted { hint: hint(&key), owner: owner(&key), key };
                     let wanted: Vec<Wanted> = wanted.into_iter().map(with_hint).collect();
-                    companion.read_or_hint(&wanted, owner, ttl).await
+                    companion.read_or_hint(&wanted, ttl).await
                 }
             };
             let mut found = 0;
@@ -238,9 +242,10 @@ impl Cache {
         outcomes
     }
 
-    /// Forgets an entry, and tells of it. True if there was one.
-    pub async fn forget(&self, key: EntryKey) -> Result<bool, StoreError> {
-        let outcome = self.inner.store.forget_entry(key.clone()).await;
+    /// Forgets an entry that may be served, and tells of it. True if there was one. What it held is kept
+    /// for this long, for those who were told of it.
+    pub async fn forget(&self, key: EntryKey, keep: Duration) -> Result<bool, StoreError> {
+        let outcome = self.inner.store.forget_entry(key.clone(), keep).await;
         match outcome {
             Ok(Some(at)) => self.inner.untell(&[key], Some(at)),
             Err(StoreError::Unknown(_)) => self.inner.bus.changed_here(&[key]),
@@ -256,7 +261,9 @@ impl ChangeListener for Inner {
     }
 
     fn changed(&self, key: &EntryKey, at: Option<Timestamp>) {
-        self.memory.changed(key, at);
+        if key.is_copied() {
+            self.memory.changed(key, at);
+        }
     }
 
     fn anything(&self) {
@@ -269,6 +276,10 @@ impl Inner {
     fn untell(&self, keys: &[EntryKey], forgotten_at: Option<Timestamp>) {
         let mut untold = self.untold();
         for key in keys {
+            if !key.is_copied() {
+                self.bus.tell(&Note::Changed { key: key.clone(), at: None });
+                continue;
+            }
             self.memory.changed(key, forgotten_at);
             if untold.keys.len() < limits::CHANGED_MAX {
                 let at = untold.keys.entry(key.clone()).or_default();
@@ -346,6 +357,7 @@ impl Inner {
         self.points.reach("cache.replace").await;
         let note = |change: &Change| Note::Changed { key: change.key.clone(), at: Some(change.updated_at) };
         let notes: Vec<Note> = changes.iter().map(note).collect();
+        let told: Vec<EntryKey> = changes.iter().map(|change| change.key.clone()).collect();
         for change in &changes {
             self.memory.learnt(&change.key, change.updated_at, asked);
         }
@@ -357,6 +369,7 @@ impl Inner {
         for note in &notes {
             self.bus.tell(note);
         }
+        self.bus.told(&told);
     }
 }
 

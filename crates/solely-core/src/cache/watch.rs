@@ -4,7 +4,7 @@
 //! change is either seen by that read or heard of after it. A change that is heard of has its key
 //! read; a slow poll reads all watched keys, in batches, should a wake-up be lost. Never a cursor
 //! over changes: rows commit out of order. What a watch was sent, by key and time of change, it
-//! is not sent again.
+//! is not sent again. Entries that were forgotten are heard of as gone.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -19,6 +19,30 @@ use crate::clock::Timestamp;
 use crate::fault::{Guard, Guards, Points};
 use crate::limits;
 use crate::store::Store;
+
+/// Someone who waits for entries. Told without being waited for: it does no more than take note.
+pub trait Hears: Send + Sync {
+    /// An entry that is watched, as it is now.
+    fn hear(&self, entry: &Entry) -> Heard;
+}
+
+/// Whether someone goes on waiting.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Heard {
+    /// For what this entry becomes next.
+    More,
+    /// For others, and no longer for this one.
+    Enough,
+    /// For nothing.
+    Nothing,
+}
+
+/// A channel hears until it is full or closed.
+impl Hears for mpsc::Sender<Entry> {
+    fn hear(&self, entry: &Entry) -> Heard {
+        if self.try_send(entry.clone()).is_ok() { Heard::More } else { Heard::Nothing }
+    }
+}
 
 /// The watches of one process.
 #[derive(Clone)]
@@ -47,7 +71,7 @@ struct State {
 }
 
 struct Sink {
-    entries: mpsc::Sender<Entry>,
+    hears: Arc<dyn Hears>,
     /// When the entry of each key was written that was sent last.
     sent: HashMap<EntryKey, Option<Timestamp>>,
 }
@@ -61,11 +85,10 @@ pub enum NoWatch {
     TooManyWatched,
 }
 
-/// Someone who waits for entries.
+/// A watch. It ends when it is dropped.
 pub struct Watch {
     id: u64,
     inner: Arc<Inner>,
-    entries: mpsc::Receiver<Entry>,
 }
 
 impl Watches {
@@ -90,21 +113,23 @@ impl Watches {
     }
 
     /// Watches keys: each entry that is there, and each one that is written later.
-    pub async fn watch(&self, keys: Vec<EntryKey>) -> Result<Watch, NoWatch> {
+    pub async fn watch(&self, keys: Vec<EntryKey>, hears: Arc<dyn Hears>) -> Result<Watch, NoWatch> {
         let inner = &self.inner;
-        let keys: HashSet<EntryKey> = keys.into_iter().collect();
-        if keys.len() > limits::WATCH_KEYS_MAX {
-            return Err(NoWatch::TooManyKeys);
-        }
-        if !inner.guards.hold(Guard::RegisterFirst) {
-            let asked: Vec<EntryKey> = keys.iter().cloned().collect();
-            let found = inner.store.entries(asked).await.unwrap_or_default();
+        let watch = inner.begin(hears);
+        if inner.guards.hold(Guard::RegisterFirst) {
+            watch.add(keys)?;
+        } else {
+            let found = inner.store.kept_entries(keys.clone()).await.unwrap_or_default();
             inner.points.reach("watch.read").await;
-            let watch = inner.register(keys, false)?;
+            inner.register(watch.id, keys, false)?;
             inner.deliver(&found.into_iter().flatten().collect::<Vec<_>>());
-            return Ok(watch);
         }
-        inner.register(keys, true)
+        Ok(watch)
+    }
+
+    /// A watch of nothing yet.
+    pub fn begin(&self, hears: Arc<dyn Hears>) -> Watch {
+        self.inner.begin(hears)
     }
 
     /// How many keys are watched, each as often as it is.
@@ -114,9 +139,14 @@ impl Watches {
 }
 
 impl Watch {
-    /// The next entry. None once the watch has ended, because too much was left unread.
-    pub async fn next(&mut self) -> Option<Entry> {
-        self.entries.recv().await
+    /// Watches these keys as well. One that is watched already is read again.
+    pub fn add(&self, keys: Vec<EntryKey>) -> Result<(), NoWatch> {
+        self.inner.register(self.id, keys, true)
+    }
+
+    /// The same, for whoever reads them itself from now on.
+    pub fn add_unread(&self, keys: Vec<EntryKey>) -> Result<(), NoWatch> {
+        self.inner.register(self.id, keys, false)
     }
 }
 
@@ -151,16 +181,34 @@ impl State {
         self.unread = self.by_key.keys().cloned().collect();
     }
 
+    /// A watch has heard all that it wanted to, of a key or at all.
+    fn leave(&mut self, id: u64, key: &EntryKey, heard: Heard) {
+        match heard {
+            Heard::More => {}
+            Heard::Enough => {
+                let watched = self.watches.get_mut(&id).and_then(|sink| sink.sent.remove(key));
+                if watched.is_some() {
+                    self.unwatch(id, key);
+                }
+            }
+            Heard::Nothing => self.end(id),
+        }
+    }
+
     fn end(&mut self, id: u64) {
         let Some(sink) = self.watches.remove(&id) else { return };
-        self.keys -= sink.sent.len();
         for key in sink.sent.into_keys() {
-            if let Some(watches) = self.by_key.get_mut(&key) {
-                watches.remove(&id);
-                if watches.is_empty() {
-                    self.by_key.remove(&key);
-                    self.unread.remove(&key);
-                }
+            self.unwatch(id, &key);
+        }
+    }
+
+    fn unwatch(&mut self, id: u64, key: &EntryKey) {
+        self.keys -= 1;
+        if let Some(watches) = self.by_key.get_mut(key) {
+            watches.remove(&id);
+            if watches.is_empty() {
+                self.by_key.remove(key);
+                self.unread.remove(key);
             }
         }
     }
@@ -171,25 +219,39 @@ impl Inner {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn register(self: &Arc<Self>, keys: HashSet<EntryKey>, then_read: bool) -> Result<Watch, NoWatch> {
+    fn begin(self: &Arc<Self>, hears: Arc<dyn Hears>) -> Watch {
         let mut state = self.state();
-        if state.keys + keys.len() > limits::WATCHED_MAX {
-            return Err(NoWatch::TooManyWatched);
-        }
         state.last_id += 1;
         let id = state.last_id;
-        for key in &keys {
-            state.by_key.entry(key.clone()).or_default().insert(id);
+        state.watches.insert(id, Sink { hears, sent: HashMap::new() });
+        Watch { id, inner: self.clone() }
+    }
+
+    /// All of these keys are watched, or none more than before.
+    fn register(&self, id: u64, keys: Vec<EntryKey>, then_read: bool) -> Result<(), NoWatch> {
+        let mut state = self.state();
+        let State { by_key, watches, unread, keys: watched, .. } = &mut *state;
+        let Some(sink) = watches.get_mut(&id) else { return Ok(()) };
+        let keys: HashSet<EntryKey> = keys.into_iter().collect();
+        let new = keys.iter().filter(|key| !sink.sent.contains_key(key)).count();
+        if sink.sent.len() + new > limits::WATCH_KEYS_MAX {
+            return Err(NoWatch::TooManyKeys);
         }
-        state.keys += keys.len();
+        if *watched + new > limits::WATCHED_MAX {
+            return Err(NoWatch::TooManyWatched);
+        }
+        *watched += new;
+        for key in keys {
+            by_key.entry(key.clone()).or_default().insert(id);
+            sink.sent.entry(key.clone()).or_default();
+            if then_read {
+                unread.insert(key);
+            }
+        }
         if then_read {
-            state.unread.extend(keys.iter().cloned());
             self.some.notify_one();
         }
-        let (entries, received) = mpsc::channel(limits::WATCH_UNREAD_MAX);
-        let sent = keys.into_iter().map(|key| (key, None)).collect();
-        state.watches.insert(id, Sink { entries, sent });
-        Ok(Watch { id, inner: self.clone(), entries: received })
+        Ok(())
     }
 
     fn take_unread(&self) -> Vec<EntryKey> {
@@ -208,7 +270,7 @@ impl Inner {
             if keys.is_empty() {
                 return true;
             }
-            match self.store.entries(keys.clone()).await {
+            match self.store.kept_entries(keys.clone()).await {
                 Ok(found) => {
                     self.points.reach("watch.read").await;
                     self.deliver(&found.into_iter().flatten().collect::<Vec<_>>());
@@ -222,28 +284,32 @@ impl Inner {
         }
     }
 
-    /// Sends entries to those who watch them and have not had them. A watch that does not read
-    /// ends; it is not waited for.
+    /// Tells entries to those who watch them and have not had them. Nobody is told under the lock: whoever
+    /// hears of one may begin to watch others.
     fn deliver(&self, entries: &[Entry]) {
-        let mut state = self.state();
-        let State { by_key, watches, .. } = &mut *state;
-        let mut slow = Vec::new();
         for entry in entries {
-            for id in by_key.get(&entry.key).into_iter().flatten() {
-                let Some(sink) = watches.get_mut(id) else { continue };
-                let Some(sent) = sink.sent.get_mut(&entry.key) else { continue };
-                if *sent >= Some(entry.updated_at) && self.guards.hold(Guard::SentOnce) {
-                    continue;
-                }
-                *sent = Some(entry.updated_at);
-                if sink.entries.try_send(entry.clone()).is_err() {
-                    slow.push(*id);
+            for (id, hears) in self.to_be_told(entry) {
+                let heard = hears.hear(entry);
+                if heard != Heard::More {
+                    self.state().leave(id, &entry.key, heard);
                 }
             }
         }
-        for id in slow {
-            state.end(id);
+    }
+
+    fn to_be_told(&self, entry: &Entry) -> Vec<(u64, Arc<dyn Hears>)> {
+        let mut state = self.state();
+        let State { by_key, watches, .. } = &mut *state;
+        let mut told = Vec::new();
+        for id in by_key.get(&entry.key).into_iter().flatten() {
+            let Some(sink) = watches.get_mut(id) else { continue };
+            let Some(sent) = sink.sent.get_mut(&entry.key) else { continue };
+            if *sent < Some(entry.updated_at) || !self.guards.hold(Guard::SentOnce) {
+                *sent = Some(entry.updated_at);
+                told.push((*id, sink.hears.clone()));
+            }
         }
+        told
     }
 }
 

@@ -113,9 +113,3 @@ impl From<&SourceConfig> for SourceSettings {
         }
     }
 }
-
-/// An answer that is not what it should be: asking again would not help.
-pub(crate) fn unreadable(what: impl std::fmt::Display) -> CallFailed<UpstreamError> {
-    let error = UpstreamError::Permanent(format!("the answer cannot be read: {what}"));
-    CallFailed { error, blame: false, retry_after: None }
-}

@@ -144,6 +144,12 @@ async fn refusal(mut answer: Response) -> CallFailed<UpstreamError> {
     CallFailed { error, blame: status.is_server_error(), retry_after }
 }
 
+/// An answer that is not what it should be: asking again would not help.
+pub(crate) fn unreadable(what: impl std::fmt::Display) -> CallFailed<UpstreamError> {
+    let error = UpstreamError::Permanent(format!("the answer cannot be read: {what}"));
+    CallFailed { error, blame: false, retry_after: None }
+}
+
 /// How long it asks to be left alone: in seconds, or until a date.
 fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     let text = headers.get(RETRY_AFTER)?.to_str().ok()?.trim();

@@ -23,8 +23,8 @@ pub(super) fn commit(spec: &QueueSpec, delivered: &Claimed, result: Result<Done,
         Err(Failure::Transient { error, .. }) if job.attempts >= job.max_attempts => {
             commit_dead(&*spec.handler, claim, job, error)
         }
-        Err(Failure::Transient { error, retry_after }) => {
-            let delay = wait(spec.backoff, job.attempts).max(retry_after.unwrap_or_default());
+        Err(Failure::Transient { error, at_most }) => {
+            let delay = wait(spec.backoff, job.attempts).min(at_most.unwrap_or(Duration::MAX));
             retry(claim, job, delay, shortened(error))
         }
     }

@@ -58,7 +58,8 @@ async fn operations_cost_what_they_should() {
 
     // The same with a hint for each: still one.
     let hint = |key: &EntryKey| format!("lock:{}", key.key);
-    let ask = AskHints { name: &hint, owner: "one", ttl: Duration::from_secs(60) };
+    let owner = |_: &EntryKey| "one".to_owned();
+    let ask = AskHints { name: &hint, owner: &owner, ttl: Duration::from_secs(60) };
     let bill = Bill::open(&there);
     let copied = there.cache.copies_or_hints(&missing, Some(ask)).await;
     assert_eq!((bill.total(), copied.hints.iter().flatten().count()), (1, 200));

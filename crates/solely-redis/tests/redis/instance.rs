@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use solely_core::bus::Bus;
-use solely_core::cache::watch::Watches;
-use solely_core::cache::{Cache, EntryKey, Lifetimes, Overwrite, PutEntry};
+use solely_core::cache::watch::{Watch, Watches};
+use solely_core::cache::{Cache, Entry, EntryKey, Lifetimes, Overwrite, PutEntry};
 use solely_core::companion::{Companion, Copied, Copies as _};
 use solely_core::fault::{Guards, Points};
 use solely_core::lease::Leases;
@@ -214,4 +214,22 @@ pub(crate) async fn eventually(what: &str, holds: impl AsyncFn() -> bool) {
         }
     };
     assert!(tokio::time::timeout(PATIENCE, waiting).await.is_ok(), "{what}");
+}
+
+/// A watch, and what it hears.
+pub(crate) struct Watched {
+    _watch: Watch,
+    heard: tokio::sync::mpsc::Receiver<Entry>,
+}
+
+impl Watched {
+    pub(crate) async fn next(&mut self) -> Option<Entry> {
+        self.heard.recv().await
+    }
+}
+
+pub(crate) async fn watch(watches: &Watches, names: &[&str]) -> Watched {
+    let (hears, heard) = tokio::sync::mpsc::channel(64);
+    let keys = names.iter().map(|name| key(name)).collect();
+    Watched { _watch: watches.watch(keys, Arc::new(hears)).await.expect("watches"), heard }
 }

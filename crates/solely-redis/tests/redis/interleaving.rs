@@ -3,7 +3,6 @@
 
 use std::time::Duration;
 
-use solely_core::cache::watch::Watch;
 use solely_core::companion::Companion as _;
 use solely_core::fault::{Guard, Guards};
 use solely_core::id::{LeaseId, ProcessId};
@@ -12,7 +11,7 @@ use solely_core::lease::{Holder, LeaseRequest};
 use solely_core::liveness::Beat;
 use solely_testing::RedisServer;
 
-use crate::instance::{Instance, PATIENCE, Setup, entry, eventually, key, store};
+use crate::instance::{Instance, PATIENCE, Setup, Watched, entry, eventually, key, store, watch};
 
 /// Makes a test and its twin: with the rule it holds, without it does not.
 macro_rules! rule {
@@ -106,7 +105,7 @@ async fn a_late_writer_does_not_bring_back_what_was_forgotten(guards: Guards) ->
     let mut stop = writer.points.stop_at("cache.replace");
     writer.write("a", 1).await;
     stop.reached().await;
-    assert!(other.cache.forget(key("a")).await.expect("forgets"));
+    assert!(other.cache.forget(key("a"), Duration::ZERO).await.expect("forgets"));
     other.until_looked_around().await;
     redis.ask("DEL entry:5:space:a").expect("drops the mark of it");
     let before = writer.redis.round_trips();
@@ -128,7 +127,7 @@ async fn a_back_fill_does_not_bring_back_what_was_forgotten(guards: Guards) -> b
     assert_eq!(reader.read("a").await, Some(1));
     stop.reached().await;
     let before = other.redis.round_trips();
-    assert!(other.cache.forget(key("a")).await.expect("forgets"));
+    assert!(other.cache.forget(key("a"), Duration::ZERO).await.expect("forgets"));
     eventually("it is marked", async || other.redis.round_trips() > before).await;
     let before = reader.redis.round_trips();
     stop.open();
@@ -287,20 +286,20 @@ async fn whoever_waits_is_registered_before_the_store_is_read(guards: Guards) ->
     let here = Instance::with(&store, &redis.url(), alone(guards)).await;
     let mut stop = here.points.stop_at("watch.read");
     let watches = here.watches.clone();
-    let beginning = tokio::spawn(async move { watches.watch(vec![key("a")]).await });
+    let beginning = tokio::spawn(async move { watch(&watches, &["a"]).await });
     stop.reached().await;
     here.write("a", 1).await;
     stop.open();
-    let mut watch = beginning.await.expect("runs").expect("watches");
+    let mut watched = beginning.await.expect("runs");
     // Something else that is watched and written later is heard of: the first was not missed.
-    let mut later = here.watches.watch(vec![key("b")]).await.expect("watches");
+    let mut later = watch(&here.watches, &["b"]).await;
     here.write("b", 1).await;
     tokio::time::timeout(PATIENCE, later.next()).await.expect("hears");
-    heard(&mut watch).await == 1
+    heard(&mut watched).await == 1
 }
 
 /// How many entries a watch has been sent.
-async fn heard(watch: &mut Watch) -> usize {
+async fn heard(watch: &mut Watched) -> usize {
     let mut count = 0;
     while let Ok(Some(_)) = tokio::time::timeout(Duration::ZERO, watch.next()).await {
         count += 1;
@@ -314,14 +313,14 @@ rule!(what_was_sent_is_not_sent_again, super::Guard::SentOnce);
 async fn what_was_sent_is_not_sent_again(guards: Guards) -> bool {
     let (redis, store) = (RedisServer::start(), store());
     let here = Instance::with(&store, &redis.url(), alone(guards)).await;
-    let mut watch = here.watches.watch(vec![key("a")]).await.expect("watches");
+    let mut watched = watch(&here.watches, &["a"]).await;
     here.write("a", 1).await;
-    tokio::time::timeout(PATIENCE, watch.next()).await.expect("hears");
+    tokio::time::timeout(PATIENCE, watched.next()).await.expect("hears");
     here.bus.missed();
-    let mut later = here.watches.watch(vec![key("b")]).await.expect("watches");
+    let mut later = watch(&here.watches, &["b"]).await;
     here.write("b", 1).await;
     tokio::time::timeout(PATIENCE, later.next()).await.expect("hears");
-    heard(&mut watch).await == 0
+    heard(&mut watched).await == 0
 }
 
 /// Its poll reads the keys that are watched, so it does not matter in which order rows commit.
@@ -331,12 +330,12 @@ async fn a_watch_finds_by_its_poll_what_it_was_not_told_of() {
     let often = Duration::from_millis(20);
     let tests = (Guards::all(), solely_core::fault::Points::default());
     let watches = solely_core::cache::watch::Watches::for_tests(store.clone(), &bus, often, tests);
-    let mut watch = watches.watch(vec![key("a"), key("b")]).await.expect("watches");
+    let mut watched = watch(&watches, &["a", "b"]).await;
     for name in ["b", "a"] {
         store.put_entries(vec![entry(name, 1)]).await.expect("writes");
-        let heard = tokio::time::timeout(PATIENCE, watch.next()).await.expect("hears").expect("goes on");
+        let heard = tokio::time::timeout(PATIENCE, watched.next()).await.expect("hears").expect("goes on");
         assert_eq!(heard.key, key(name));
     }
-    drop(watch);
+    drop(watched);
     assert_eq!(watches.watched(), 0);
 }

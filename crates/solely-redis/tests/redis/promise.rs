@@ -3,14 +3,14 @@
 use std::time::{Duration, Instant};
 
 use solely_core::bus::Topic;
-use solely_core::cache::AskHints;
+use solely_core::cache::{AskHints, EntryKey};
 use solely_core::companion::{Companion as _, Hinted, Hints as _};
 use solely_core::id::LeaseId;
 use solely_core::job::NewJob;
 use solely_core::lease::{Holder, LeaseRequest, WaitedLease};
 use solely_testing::{RedisCluster, RedisSentinel, RedisServer};
 
-use crate::instance::{Instance, PATIENCE, Place, Setup, entry, eventually, key};
+use crate::instance::{Instance, PATIENCE, Place, Setup, Watched, entry, eventually, key, watch};
 
 /// Makes a test of each promise on one kind of deployment.
 macro_rules! stamp {
@@ -107,7 +107,7 @@ async fn a_forgotten_entry_is_forgotten_everywhere(place: &Place) {
     let (here, there) = (place.instance().await, place.instance().await);
     here.write_through("a", 7).await;
     assert_eq!(there.read("a").await, Some(7));
-    assert!(here.cache.forget(key("a")).await.expect("forgets"));
+    assert!(here.cache.forget(key("a"), Duration::ZERO).await.expect("forgets"));
     assert_eq!(here.read("a").await, None, "at once here");
     eventually("it is forgotten there", async || there.read("a").await.is_none()).await;
     here.until_copied("a", None).await;
@@ -120,8 +120,8 @@ async fn a_watch_hears_of_what_another_instance_writes(place: &Place) {
     let (here, there) = (place.instance().await, place.instance().await);
     until_heard(&here, &there).await;
     here.write("early", 1).await;
-    let mut watch = there.watches.watch(vec![key("early"), key("late")]).await.expect("watches");
-    let next = async |watch: &mut solely_core::cache::watch::Watch| {
+    let mut watch = watch(&there.watches, &["early", "late"]).await;
+    let next = async |watch: &mut Watched| {
         let entry = tokio::time::timeout(PATIENCE, watch.next()).await.expect("hears").expect("goes on");
         (entry.key.key.clone(), entry.value.parse::<u64>().expect("a number"))
     };
@@ -155,16 +155,17 @@ async fn missing_entries_are_hinted(place: &Place) {
     let (here, there) = (place.instance().await, place.instance().await);
     here.write_through("there", 1).await;
     let keys = [key("there"), key("missing")];
-    let hint = |key: &solely_core::cache::EntryKey| format!("lock:{}", key.key);
+    let hint = |key: &EntryKey| format!("lock:{}", key.key);
     let ttl = Duration::from_secs(60);
     let before = there.redis.round_trips();
-    let first = there.cache.copies_or_hints(&keys, Some(AskHints { name: &hint, owner: "one", ttl })).await;
+    let (one, two) = (|_: &EntryKey| "one".to_owned(), |_: &EntryKey| "two".to_owned());
+    let first = there.cache.copies_or_hints(&keys, Some(AskHints { name: &hint, owner: &one, ttl })).await;
     if !place.is_cluster() {
         assert_eq!(there.redis.round_trips() - before, 1);
     }
     assert!(first.entries[0].is_some() && first.entries[1].is_none());
     assert!(first.hints[0].is_none() && matches!(first.hints[1], Some(Hinted::Taken { .. })));
-    let second = here.cache.copies_or_hints(&keys, Some(AskHints { name: &hint, owner: "two", ttl })).await;
+    let second = here.cache.copies_or_hints(&keys, Some(AskHints { name: &hint, owner: &two, ttl })).await;
     assert!(matches!(&second.hints[1], Some(Hinted::Held { owner, .. }) if owner == "one"));
 }
 

@@ -7,9 +7,9 @@ use async_trait::async_trait;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::{Found, Scope, Source, Window, unreadable};
+use super::{Found, Scope, Source, Window};
 use crate::json::Json;
-use crate::upstream::http::{Ask, HttpClient};
+use crate::upstream::http::{Ask, HttpClient, unreadable};
 use crate::upstream::{CallFailed, UpstreamError};
 
 /// A source that speaks this.

@@ -12,9 +12,9 @@ use serde_json::{Value, json};
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
-use super::{Found, Scope, Source, Window, unreadable};
+use super::{Found, Scope, Source, Window};
 use crate::json::Json;
-use crate::upstream::http::{Ask, HttpClient};
+use crate::upstream::http::{Ask, HttpClient, unreadable};
 use crate::upstream::{CallFailed, UpstreamError};
 
 /// Records of one page, at most.

@@ -1,0 +1,85 @@
+//! Finders: whatever knows, or can find, links of a place.
+//!
+//! A finder asks and does not judge: unless it has decided itself, the matcher picks among its
+//! candidates. It may have several queries for a place, from tight to loose; one is one call, and the
+//! next is made only if nothing was accepted. Adding a kind is one file here and one line in
+//! [`configured`].
+
+pub mod http;
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use serde::{Deserialize, Serialize};
+
+use crate::config::{FinderKind, ProviderConfig};
+use crate::upstream::http::HttpClient;
+use crate::upstream::{CallFailed, UpstreamError};
+
+/// A place to be looked up.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Place {
+    /// Its id.
+    pub place_id: String,
+    /// Its name.
+    pub name: String,
+    /// The city that was searched in.
+    pub city_text: Option<String>,
+    /// Its address.
+    pub address_text: Option<String>,
+}
+
+/// A link that may be the place's.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Candidate {
+    /// The page's title.
+    #[serde(default)]
+    pub title: String,
+    /// Where it is.
+    pub url: String,
+    /// What a search says of it.
+    #[serde(default)]
+    pub snippet: String,
+}
+
+/// What a finder says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Findings {
+    /// These may be it.
+    Candidates(Vec<Candidate>),
+    /// This is it.
+    Found {
+        /// Where it is.
+        url: String,
+    },
+    /// There is none.
+    NotFound,
+}
+
+/// Finds links. One call is one request.
+#[async_trait]
+pub trait Finder: Send + Sync + 'static {
+    /// How many queries there are for a place.
+    fn queries(&self, _place: &Place) -> usize {
+        1
+    }
+
+    /// Asks one of them. A `traceparent` is carried on.
+    async fn ask(
+        &self,
+        place: &Place,
+        query: usize,
+        trace: Option<&str>,
+    ) -> Result<Findings, CallFailed<UpstreamError>>;
+}
+
+/// The finder that a configuration describes.
+pub fn configured(config: &ProviderConfig, client: &HttpClient) -> Arc<dyn Finder> {
+    match config.finder {
+        FinderKind::Http => {
+            let key = Some(config.api_key.clone()).filter(|key| !key.is_empty());
+            Arc::new(http::HttpFinder::new(client.clone(), &config.url, key))
+        }
+    }
+}

@@ -1,0 +1,218 @@
+//! The lookup: looks again, asks the finder, picks with the matcher, and says what should become true.
+//!
+//! *The claim decides*: what is written commits with the completion of the job, under its fence. The
+//! lease in Redis is set again should it have vanished, and silences nothing. *Nobody is left on
+//! PENDING*: a job that is given up, by whomever, writes NOT_FOUND for a short time, unless there is
+//! something that may be served.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use tokio::time::Instant;
+
+use super::finder::Findings;
+use super::system::{Enrich, Provider};
+use super::{Lookup, Resolved, Status, copy, entry_key, matcher, subject};
+use crate::cache::{Age, Entry, Overwrite, PutEntry};
+use crate::commit::Effect;
+use crate::event::NewEvent;
+use crate::fault::Guard;
+use crate::job::Job;
+use crate::json::Json;
+use crate::upstream::{CallError, UpstreamError};
+use crate::worker::{Delivery, Done, Failure, Handler};
+
+/// Looks up the places of one provider.
+pub(super) struct Lookups {
+    pub(super) enrich: Enrich,
+    pub(super) provider: Arc<Provider>,
+}
+
+/// What a lookup writes, for what is said of it.
+#[derive(Clone, Debug)]
+pub(super) struct Written {
+    pub(super) resolved: Resolved,
+    pub(super) ttl: Duration,
+    pub(super) took: Duration,
+    pub(super) request_id: Option<String>,
+    pub(super) error: Option<String>,
+    /// Whose the lease is.
+    pub(super) owner: String,
+}
+
+#[async_trait]
+impl Handler for Lookups {
+    async fn handle(&self, delivery: &Delivery) -> Result<Done, Failure> {
+        let job = &delivery.job;
+        let lookup: Lookup = job
+            .payload
+            .parse()
+            .map_err(|error| Failure::permanent(format!("the lookup cannot be read: {error}")))?;
+        let time = Time::of(job, self.provider.settings.deadline);
+        let (entry, ()) = tokio::join!(self.look_again(job), self.keep_lease(job));
+        let entry = entry?;
+        if entry.is_some_and(|entry| self.is_done(&entry, &lookup, job)) {
+            return Ok(Done::default());
+        }
+        let resolved = self.find(&lookup, job, &time).await?;
+        Ok(self.done(job, &lookup, resolved, None))
+    }
+
+    fn died(&self, job: &Job, error: &str) -> Done {
+        let Ok(lookup) = job.payload.parse::<Lookup>() else { return Done::default() };
+        self.done(job, &lookup, Resolved::failed(), Some(error))
+    }
+}
+
+impl Lookups {
+    async fn look_again(&self, job: &Job) -> Result<Option<Entry>, Failure> {
+        let key = entry_key(&self.provider.name, &job.key);
+        let found = self.enrich.inner.jobs.store().entries(vec![key]).await;
+        let found = found.map_err(|error| Failure::transient(error.to_string()))?;
+        Ok(found.into_iter().next().flatten())
+    }
+
+    /// The lease is the job's, from its first request on. One that vanished is set again.
+    async fn keep_lease(&self, job: &Job) {
+        if let Some(companion) = &self.enrich.inner.companion {
+            let lock = copy::lock_name(&entry_key(&self.provider.name, &job.key));
+            companion.keep(&[lock], &job.id.to_string(), self.provider.settings.lock_ttl).await;
+        }
+    }
+
+    /// Whether someone else was first. A job that is brought back after it was given up is not done by
+    /// what its death wrote.
+    fn is_done(&self, entry: &Entry, lookup: &Lookup, job: &Job) -> bool {
+        if entry.age == Age::Gone || !self.enrich.inner.guards.hold(Guard::Dedupe) {
+            return false;
+        }
+        let own_death = || {
+            let failed = Resolved::of(entry).is_some_and(|resolved| resolved.is_failed());
+            failed && job.created_at < entry.updated_at && entry.updated_at < job.run_at
+        };
+        lookup.refreshes.is_none_or(|refreshed| entry.updated_at > refreshed) && !own_death()
+    }
+
+    /// Asks from tight to loose, until something is accepted.
+    async fn find(&self, lookup: &Lookup, job: &Job, time: &Time) -> Result<Resolved, Failure> {
+        let (provider, place) = (&self.provider, &lookup.place);
+        for query in 0..provider.finder.queries(place).max(1) {
+            let left = time.left().ok_or_else(too_late)?;
+            let asked = provider.finder.ask(place, query, job.trace.as_deref());
+            let called = provider.upstream.call(PATIENCE.min(left), asked);
+            let findings = match tokio::time::timeout(left, called).await {
+                Ok(answer) => answer.map_err(|error| failure(&error, time))?,
+                Err(_) => return Err(too_late()),
+            };
+            if let Some(resolved) = self.judge(lookup, findings, query) {
+                return Ok(resolved);
+            }
+        }
+        Ok(Resolved { status: Status::NotFound, url: None, meta: None })
+    }
+
+    /// What the findings say; nothing if none of the candidates is accepted.
+    fn judge(&self, lookup: &Lookup, findings: Findings, query: usize) -> Option<Resolved> {
+        let hosts = &self.provider.settings.hosts;
+        let not_found = |meta| Resolved { status: Status::NotFound, url: None, meta };
+        match findings {
+            Findings::NotFound => Some(not_found(None)),
+            Findings::Found { url } if matcher::is_allowed(&url, hosts) => {
+                Some(Resolved { status: Status::Found, url: Some(url), meta: None })
+            }
+            Findings::Found { .. } => {
+                Some(not_found(Some(serde_json::json!({"reason": "host_not_allowed"}))))
+            }
+            Findings::Candidates(mut candidates) => {
+                candidates.truncate(CANDIDATES_MAX);
+                let accepted = matcher::pick(&lookup.place, hosts, &candidates)?;
+                let url = candidates.swap_remove(accepted.place).url;
+                let meta = serde_json::json!({"score": accepted.score, "query": query + 1});
+                Some(Resolved { status: Status::Found, url: Some(url), meta: Some(meta) })
+            }
+        }
+    }
+
+    /// The entry, written with the end of the job.
+    fn done(&self, job: &Job, lookup: &Lookup, resolved: Resolved, error: Option<&str>) -> Done {
+        let (provider, key) = (&self.provider, entry_key(&self.provider.name, &lookup.place.place_id));
+        let lifetimes = provider.settings.lives.of(&resolved);
+        let event = if error.is_some() { "lookup_failed" } else { "cache_written" };
+        let details = serde_json::json!({
+            "provider": provider.name, "status": resolved.status, "url": resolved.url, "meta": resolved.meta,
+            "ttlSeconds": lifetimes.stale.as_secs(), "attempts": job.attempts, "job": job.id.to_string(),
+        });
+        let mut told = NewEvent::new(subject(&lookup.place.place_id), format!("{}_{event}", provider.name))
+            .outcome(resolved.status.word())
+            .details(Json::of(&details));
+        told.request_id.clone_from(&lookup.request_id);
+        told.reason = error.map(str::to_owned);
+        let written = Written {
+            ttl: lifetimes.stale,
+            took: job.updated_at.since(job.created_at),
+            request_id: lookup.request_id.clone(),
+            error: error.map(str::to_owned),
+            owner: job.id.to_string(),
+            resolved: resolved.clone(),
+        };
+        self.enrich.inner.is_writing(key.clone(), written);
+        // A lookup that failed replaces nothing that may be served.
+        let overwrite = if error.is_some() { Overwrite::IfGone } else { Overwrite::Always };
+        let entry = PutEntry { key, value: Json::of(&resolved), lifetimes, overwrite };
+        Done { effect: Effect::PutEntries(vec![entry]), events: vec![told], ..Done::default() }
+    }
+}
+
+/// How much time a lookup has left, counted on the store's clock up to its delivery.
+struct Time {
+    ends: Instant,
+}
+
+impl Time {
+    fn of(job: &Job, deadline: Duration) -> Self {
+        // It is never put off beyond its deadline: one that is due later was brought back.
+        let brought_back = job.run_at > job.created_at.plus(deadline + LAG);
+        let began = if brought_back { job.run_at } else { job.created_at };
+        Self { ends: Instant::now() + deadline.saturating_sub(job.updated_at.since(began)) }
+    }
+
+    /// None if it is over.
+    fn left(&self) -> Option<Duration> {
+        Some(self.ends.saturating_duration_since(Instant::now())).filter(|left| !left.is_zero())
+    }
+}
+
+fn too_late() -> Failure {
+    Failure::permanent("the lookup has taken as long as it may")
+}
+
+/// What a call that brought nothing means for its lookup.
+fn failure(error: &CallError<UpstreamError>, time: &Time) -> Failure {
+    let Some(left) = time.left() else { return too_late() };
+    let why = match error {
+        CallError::Failed(why) => why.to_string(),
+        other => other.to_string(),
+    };
+    let wait = |delay: Duration| Failure::Postponed {
+        delay: delay.max(SHORTEST_WAIT).min(left),
+        error: why.clone(),
+    };
+    match error {
+        CallError::Paused { left } | CallError::Open { left } => wait(*left),
+        // All lookups of the provider wait for as long: its pause is in the store.
+        CallError::Busy | CallError::Failed(UpstreamError::Throttled(_)) => wait(SHORTEST_WAIT),
+        CallError::Failed(UpstreamError::Permanent(_)) => Failure::permanent(why),
+        CallError::Failed(UpstreamError::Transient(_)) | CallError::TimedOut { .. } | CallError::Store(_) => {
+            Failure::Transient { error: why, at_most: Some(left) }
+        }
+    }
+}
+
+/// How long a lookup waits for its turn; then it makes room for others.
+const PATIENCE: Duration = Duration::from_secs(5);
+const SHORTEST_WAIT: Duration = Duration::from_millis(100);
+/// How late a settlement may come.
+const LAG: Duration = Duration::from_secs(2);
+/// Candidates that are looked at.
+const CANDIDATES_MAX: usize = 50;

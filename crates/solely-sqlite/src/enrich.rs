@@ -1,0 +1,96 @@
+//! Requests that wait for lookups.
+
+use async_trait::async_trait;
+use rusqlite::{Error, OptionalExtension};
+use solely_core::StoreError;
+use solely_core::cache::{Age, EntryKey, Lifetimes, Overwrite, PutEntry};
+use solely_core::enrich::{
+    Ask, Asked, AskingRequest, EnrichStore, NewWait, TOLD_BYTES_MAX, Told, ToldPlace, Waits, request_key,
+};
+use solely_core::job::Enqueued;
+use solely_core::{JobId, Json};
+
+use crate::writer::Tx;
+use crate::{SqliteStore, cache, event, job};
+
+#[async_trait]
+impl EnrichStore for SqliteStore {
+    async fn wait(&self, ask: Ask) -> Result<Asked, StoreError> {
+        self.writer.run("wait", move |tx| wait(tx, &ask)).await
+    }
+}
+
+fn wait(tx: &Tx<'_>, ask: &Ask) -> Result<Asked, Error> {
+    let before = match &ask.request {
+        Some(request) => told_before(tx, &request_key(&request.id))?,
+        None => None,
+    };
+    if before.as_ref().is_some_and(|told| told.as_str().len() > TOLD_BYTES_MAX) {
+        return Ok(Asked::TooMany);
+    }
+    let mut answers = Vec::with_capacity(ask.waits.len());
+    for wanted in &ask.waits {
+        answers.push(wait_for(tx, wanted)?);
+    }
+    let waits = answers.iter().any(|answer| !matches!(answer, Waits::Resolved(_)));
+    if let (Some(request), true) = (&ask.request, waits) {
+        remember(tx, request, before, ask.waits.iter().zip(&answers))?;
+    }
+    Ok(Asked::Answered(answers))
+}
+
+fn told_before(tx: &Tx<'_>, key: &EntryKey) -> Result<Option<Json>, Error> {
+    Ok(cache::entry(tx.conn, key, tx.now, false)?.map(|entry| entry.value))
+}
+
+/// With one writer, a look followed by an insert is one step.
+fn wait_for(tx: &Tx<'_>, wanted: &NewWait) -> Result<Waits, Error> {
+    let entry = cache::entry(tx.conn, &wanted.key, tx.now, false)?;
+    if let Some(entry) = entry.filter(|entry| entry.age != Age::Gone) {
+        return Ok(Waits::Resolved(entry));
+    }
+    Ok(match job::enqueue_one(tx, &wanted.job)? {
+        Enqueued::Created => {
+            event::insert(tx, &wanted.event)?;
+            Waits::Made
+        }
+        Enqueued::Duplicate { of, .. } if of == wanted.job.id => Waits::Made,
+        Enqueued::Duplicate { of, state, .. } => Waits::Known { of, state, by: asker_of(tx, of)? },
+        Enqueued::Again { .. } | Enqueued::InWindow { .. } => {
+            unreachable!("a lookup is no trigger and has no window")
+        }
+    })
+}
+
+fn asker_of(tx: &Tx<'_>, job: JobId) -> Result<Option<String>, Error> {
+    let mut find =
+        tx.conn.prepare_cached("SELECT json_extract(attributes, '$.requestId') FROM jobs WHERE id = ?1")?;
+    Ok(find.query_row([job.as_bytes()], |found| found.get(0)).optional()?.flatten())
+}
+
+fn remember<'a>(
+    tx: &Tx<'_>,
+    request: &AskingRequest,
+    before: Option<Json>,
+    answers: impl Iterator<Item = (&'a NewWait, &'a Waits)>,
+) -> Result<(), Error> {
+    let mut told = before.and_then(|before| before.parse::<Told>().ok()).unwrap_or_default();
+    told.add(request.told.clone());
+    told.add(Told(
+        answers
+            .map(|(wanted, answer)| {
+                let since = (!matches!(answer, Waits::Resolved(_))).then(|| tx.now_ms());
+                let (name, place) = (wanted.name.clone(), wanted.place);
+                (Told::name(&wanted.key), ToldPlace { name, place, since })
+            })
+            .collect(),
+    ));
+    let lifetimes = Lifetimes { fresh: request.ttl, stale: request.ttl, keep: request.ttl };
+    let entry = PutEntry {
+        key: request_key(&request.id),
+        value: Json::of(&told),
+        lifetimes,
+        overwrite: Overwrite::Always,
+    };
+    cache::put(tx, &entry).map(drop)
+}

@@ -1,0 +1,2 @@
+-- What requests were told is kept as entries of the space `requests`: there is nothing to be made. What
+-- an entry held that was forgotten stays with it, for those who were told of it.
