@@ -52,9 +52,9 @@ impl Fields {
                 self.rest.push_str(name);
                 self.rest.push_str("\":");
                 if quoted {
-                    write_text(&mut self.rest, value)
+                    write_text(&mut self.rest, value);
                 } else {
-                    self.rest.push_str(value)
+                    self.rest.push_str(value);
                 }
                 self.names.push((name, self.rest.len()));
             }

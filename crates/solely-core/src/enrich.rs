@@ -51,7 +51,7 @@ use crate::job::{JobState, NewJob};
 use crate::json::Json;
 
 pub use copy::PlaceForm;
-pub use request::{Answered, AskError, Asker, Recalled, State, Wanted, Warmed};
+pub use request::{Answered, AskError, Asker, PlaceRef, Recalled, State, Wanted, Warmed};
 pub use subscription::{Listens, Subscribed, Subscription, Unheard};
 pub use system::{Enrich, EnrichParts, Lives, Looked, Provider, ProviderSettings, forms};
 

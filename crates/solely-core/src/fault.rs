@@ -96,11 +96,13 @@ pub enum Guard {
     Dedupe,
     /// Whoever subscribes late is told what was resolved before.
     Replay,
+    /// Lookups are thinned by leases. Not a guard: without it more is asked of the store, and no more.
+    Thinning,
 }
 
 impl Guard {
     /// Every guard.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 17] = [
         Self::Fence,
         Self::PageTransaction,
         Self::RowsDecide,
@@ -117,6 +119,7 @@ impl Guard {
         Self::Floors,
         Self::Dedupe,
         Self::Replay,
+        Self::Thinning,
     ];
 
     /// Its name in the environment.
@@ -138,6 +141,7 @@ impl Guard {
             Self::Floors => "floors",
             Self::Dedupe => "dedupe",
             Self::Replay => "replay",
+            Self::Thinning => "thinning",
         }
     }
 

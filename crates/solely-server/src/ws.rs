@@ -148,13 +148,13 @@ const SLOW: End = End::Close(close_code::AGAIN, "too much was left unread");
 #[serde(tag = "type", rename_all = "snake_case")]
 enum Said {
     Ping,
-    Subscribe(Channel),
-    Unsubscribe(Channel),
+    Subscribe(Topic),
+    Unsubscribe(Topic),
 }
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Channel {
+struct Topic {
     #[serde(default = "version")]
     v: u32,
     #[serde(default = "search")]
@@ -173,14 +173,14 @@ fn search() -> String {
 /// The one channel there is.
 const SEARCH: &str = "search";
 
-impl Channel {
+impl Topic {
     fn is_valid(&self) -> bool {
         self.v == version() && self.channel == SEARCH && check_key("requestId", &self.request_id).is_ok()
     }
 }
 
 struct Socket {
-    socket: WebSocket,
+    stream: WebSocket,
     app: App,
     outbox: Arc<Outbox>,
     subscriptions: HashMap<String, Subscription>,
@@ -189,9 +189,9 @@ struct Socket {
 }
 
 impl Socket {
-    fn new(socket: WebSocket, app: App, may_listen: bool) -> Box<Self> {
+    fn new(stream: WebSocket, app: App, may_listen: bool) -> Box<Self> {
         let (outbox, subscriptions, heard) = (Arc::default(), HashMap::new(), Instant::now());
-        Box::new(Self { socket, app, outbox, subscriptions, may_listen, heard })
+        Box::new(Self { stream, app, outbox, subscriptions, may_listen, heard })
     }
 
     async fn serve(mut self: Box<Self>) {
@@ -216,7 +216,7 @@ impl Socket {
                         Box::pin(self.send(Message::Ping(axum::body::Bytes::new()))).await
                     }
                 }
-                message = self.socket.recv() => {
+                message = self.stream.recv() => {
                     self.heard = Instant::now();
                     match message {
                         Some(Ok(Message::Text(text))) => Box::pin(self.answer(text)).await,
@@ -266,7 +266,7 @@ impl Socket {
         let outbox = self.outbox.clone();
         tokio::select! {
             biased;
-            sent = self.socket.send(message) => sent.map_err(|_| End::Gone),
+            sent = self.stream.send(message) => sent.map_err(|_| End::Gone),
             () = outbox.until_full() => Err(SLOW),
             () = tokio::time::sleep(SENDING) => Err(SLOW),
         }
@@ -275,11 +275,11 @@ impl Socket {
     async fn answer(&mut self, text: Utf8Bytes) -> Result<(), End> {
         match serde_json::from_str(&text) {
             Ok(Said::Ping) => self.say(PONG),
-            Ok(Said::Subscribe(channel)) if channel.is_valid() => {
-                return self.subscribe(channel.request_id).await;
+            Ok(Said::Subscribe(topic)) if topic.is_valid() => {
+                return self.subscribe(topic.request_id).await;
             }
-            Ok(Said::Unsubscribe(channel)) if channel.is_valid() => {
-                self.subscriptions.remove(&channel.request_id);
+            Ok(Said::Unsubscribe(topic)) if topic.is_valid() => {
+                self.subscriptions.remove(&topic.request_id);
             }
             Ok(Said::Subscribe(_) | Said::Unsubscribe(_)) | Err(_) => self.say(NACK),
         }
@@ -319,9 +319,9 @@ impl Socket {
     async fn close(&mut self, code: u16, reason: &'static str) {
         let frame = CloseFrame { code, reason: Utf8Bytes::from_static(reason) };
         let closing = async {
-            let _ = self.socket.send(Message::Close(Some(frame))).await;
+            let _ = self.stream.send(Message::Close(Some(frame))).await;
             // Until the other side has closed too.
-            while let Some(Ok(_)) = self.socket.recv().await {}
+            while let Some(Ok(_)) = self.stream.recv().await {}
         };
         let _ = tokio::time::timeout(CLOSING, closing).await;
     }

@@ -23,7 +23,9 @@ impl<'a> Others<'a> {
 
     /// Tells the bus if another connection than this one has committed since the last look.
     pub(crate) fn look(&mut self, conn: &Connection) {
-        let Some(bus) = self.bus.get().filter(|_| self.looked.elapsed() >= LOOK_EVERY) else { return };
+        // The first look is at once: what is written from now on is found by the next.
+        let due = self.version.is_none() || self.looked.elapsed() >= LOOK_EVERY;
+        let Some(bus) = self.bus.get().filter(|_| due) else { return };
         self.looked = Instant::now();
         // Changes with the commits of other connections, and not with those of this one.
         let version = conn.pragma_query_value(None, "data_version", |row| row.get(0)).ok();

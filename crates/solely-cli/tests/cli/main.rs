@@ -3,6 +3,7 @@
 mod access;
 mod bad_input;
 mod command;
+mod enrich;
 mod feed;
 mod feed_kill;
 mod http;
@@ -14,4 +15,5 @@ mod sample;
 mod secret;
 mod server;
 mod setting;
+mod socket;
 mod torture;

@@ -69,8 +69,8 @@ pub struct CopiedEntries {
 pub struct AskHints<'a> {
     /// Names the hint of a key.
     pub name: &'a (dyn Fn(&EntryKey) -> String + Sync),
-    /// For whom.
-    pub owner: &'a (dyn Fn(&EntryKey) -> String + Sync),
+    /// For whom, by the place of the key.
+    pub owner: &'a (dyn Fn(usize) -> String + Sync),
     /// For how long.
     pub ttl: Duration,
 }
@@ -185,8 +185,12 @@ impl Cache {
             let (read, hinted) = match hints {
                 None => (companion.read(&wanted).await, vec![None; wanted.len()]),
                 Some(AskHints { name: hint, owner, ttl }) => {
-                    let with_hint = |key: EntryKey| Wanted { hint: hint(&key), owner: owner(&key), key };
-                    let wanted: Vec<Wanted> = wanted.into_iter().map(with_hint).collect();
+                    let with_hint = |(&place, key): (&usize, EntryKey)| Wanted {
+                        hint: hint(&key),
+                        owner: owner(place),
+                        key,
+                    };
+                    let wanted: Vec<Wanted> = missing.iter().zip(wanted).map(with_hint).collect();
                     companion.read_or_hint(&wanted, ttl).await
                 }
             };

@@ -7,7 +7,6 @@ use tracing::{debug, info, warn};
 
 use super::job::Written;
 use super::{Resolved, Status};
-use crate::clock::Timestamp;
 use crate::metrics::{EnrichMetrics, Metrics, SKIPS};
 
 /// A place in a request.
@@ -68,19 +67,19 @@ struct Names {
 
 impl Decisions {
     pub(super) fn new(provider: &str, metrics: &Metrics) -> Self {
-        let named = |what: &str| format!("{provider}_{what}");
+        let event = |what: &str| format!("{provider}_{what}");
         let names = Names {
-            cache_hit: named("cache_hit"),
-            cache_miss: named("cache_miss"),
-            lock_acquired: named("lock_acquired"),
-            lock_skipped: named("lock_skipped"),
-            lock_error: named("lock_error"),
-            lock_failed: named("lock_failed"),
-            job_enqueued: named("job_enqueued"),
-            job_deduplicated: named("job_deduplicated"),
-            enqueue_skipped: named("enqueue_skipped"),
-            cache_written: named("cache_written"),
-            lookup_failed: named("lookup_failed"),
+            cache_hit: event("cache_hit"),
+            cache_miss: event("cache_miss"),
+            lock_acquired: event("lock_acquired"),
+            lock_skipped: event("lock_skipped"),
+            lock_error: event("lock_error"),
+            lock_failed: event("lock_failed"),
+            job_enqueued: event("job_enqueued"),
+            job_deduplicated: event("job_deduplicated"),
+            enqueue_skipped: event("enqueue_skipped"),
+            cache_written: event("cache_written"),
+            lookup_failed: event("lookup_failed"),
         };
         Self { names, counted: metrics.provider(provider) }
     }
@@ -160,19 +159,15 @@ impl Decisions {
 
     /// A lookup has been committed.
     pub(super) fn written(&self, place_id: &str, written: &Written) {
-        self.counted.lookup_seconds.observe(written.took.as_secs_f64());
+        let took = written.waited + written.began.elapsed();
+        self.counted.lookup_seconds.observe(took.as_secs_f64());
         let (status, ttl) = (written.resolved.status.word(), written.ttl.as_secs());
-        if let Some(error) = &written.error {
+        if written.resolved.is_failed() {
             let event = self.names.lookup_failed.as_str();
-            warn!(target: "solely::decision", event, requestId = written.request_id, placeId = place_id, error);
+            warn!(target: "solely::decision", event, requestId = written.request_id, placeId = place_id);
         }
         let event = self.names.cache_written.as_str();
         info!(target: "solely::decision", event, requestId = written.request_id, placeId = place_id, status,
               ttlSeconds = ttl);
     }
-}
-
-/// How old an entry is.
-pub(super) fn age(as_of: Timestamp, updated_at: Timestamp) -> Duration {
-    as_of.since(updated_at)
 }

@@ -2,8 +2,8 @@
 //!
 //! *The claim decides*: what is written commits with the completion of the job, under its fence. The
 //! lease in Redis is set again should it have vanished, and silences nothing. *Nobody is left on
-//! PENDING*: a job that is given up, by whomever, writes NOT_FOUND for a short time, unless there is
-//! something that may be served.
+//! PENDING*: a job that is given up, by whomever, writes for a short time that there is no link, unless
+//! there is something that may be served.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -34,9 +34,11 @@ pub(super) struct Lookups {
 pub(super) struct Written {
     pub(super) resolved: Resolved,
     pub(super) ttl: Duration,
-    pub(super) took: Duration,
+    /// From when the lookup was made to its delivery,
+    pub(super) waited: Duration,
+    /// which was then.
+    pub(super) began: Instant,
     pub(super) request_id: Option<String>,
-    pub(super) error: Option<String>,
     /// Whose the lease is.
     pub(super) owner: String,
 }
@@ -56,12 +58,16 @@ impl Handler for Lookups {
             return Ok(Done::default());
         }
         let resolved = self.find(&lookup, job, &time).await?;
-        Ok(self.done(job, &lookup, resolved, None))
+        Ok(self.done(job, &lookup, resolved, time.began))
     }
 
     fn died(&self, job: &Job, error: &str) -> Done {
         let Ok(lookup) = job.payload.parse::<Lookup>() else { return Done::default() };
-        self.done(job, &lookup, Resolved::failed(), Some(error))
+        let mut done = self.done(job, &lookup, Resolved::failed(), Instant::now());
+        for told in &mut done.events {
+            told.reason = Some(error.to_owned());
+        }
+        done
     }
 }
 
@@ -134,11 +140,15 @@ impl Lookups {
         }
     }
 
-    /// The entry, written with the end of the job.
-    fn done(&self, job: &Job, lookup: &Lookup, resolved: Resolved, error: Option<&str>) -> Done {
+    /// The entry, written with the end of the job. A lookup that failed replaces nothing that may be served.
+    fn done(&self, job: &Job, lookup: &Lookup, resolved: Resolved, began: Instant) -> Done {
         let (provider, key) = (&self.provider, entry_key(&self.provider.name, &lookup.place.place_id));
         let lifetimes = provider.settings.lives.of(&resolved);
-        let event = if error.is_some() { "lookup_failed" } else { "cache_written" };
+        let (event, overwrite) = if resolved.is_failed() {
+            ("lookup_failed", Overwrite::IfGone)
+        } else {
+            ("cache_written", Overwrite::Always)
+        };
         let details = serde_json::json!({
             "provider": provider.name, "status": resolved.status, "url": resolved.url, "meta": resolved.meta,
             "ttlSeconds": lifetimes.stale.as_secs(), "attempts": job.attempts, "job": job.id.to_string(),
@@ -147,25 +157,24 @@ impl Lookups {
             .outcome(resolved.status.word())
             .details(Json::of(&details));
         told.request_id.clone_from(&lookup.request_id);
-        told.reason = error.map(str::to_owned);
+        let value = Json::of(&resolved);
         let written = Written {
+            resolved,
             ttl: lifetimes.stale,
-            took: job.updated_at.since(job.created_at),
+            waited: job.updated_at.since(job.created_at),
+            began,
             request_id: lookup.request_id.clone(),
-            error: error.map(str::to_owned),
             owner: job.id.to_string(),
-            resolved: resolved.clone(),
         };
         self.enrich.inner.is_writing(key.clone(), written);
-        // A lookup that failed replaces nothing that may be served.
-        let overwrite = if error.is_some() { Overwrite::IfGone } else { Overwrite::Always };
-        let entry = PutEntry { key, value: Json::of(&resolved), lifetimes, overwrite };
+        let entry = PutEntry { key, value, lifetimes, overwrite };
         Done { effect: Effect::PutEntries(vec![entry]), events: vec![told], ..Done::default() }
     }
 }
 
 /// How much time a lookup has left, counted on the store's clock up to its delivery.
 struct Time {
+    began: Instant,
     ends: Instant,
 }
 
@@ -174,7 +183,8 @@ impl Time {
         // It is never put off beyond its deadline: one that is due later was brought back.
         let brought_back = job.run_at > job.created_at.plus(deadline + LAG);
         let began = if brought_back { job.run_at } else { job.created_at };
-        Self { ends: Instant::now() + deadline.saturating_sub(job.updated_at.since(began)) }
+        let now = Instant::now();
+        Self { began: now, ends: now + deadline.saturating_sub(job.updated_at.since(began)) }
     }
 
     /// None if it is over.

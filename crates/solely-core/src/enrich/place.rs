@@ -11,8 +11,7 @@ use serde::de::{DeserializeSeed, Error as _, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 
-use super::finder::Place;
-use super::request::State;
+use super::request::{PlaceRef, State};
 use crate::json::write_text;
 use crate::limits;
 
@@ -76,13 +75,8 @@ impl<'a> ResultObject<'a> {
     }
 
     /// The place to be looked up.
-    pub fn place(&self, city: Option<&str>) -> Place {
-        Place {
-            place_id: self.place_id.clone().into_owned(),
-            name: self.name.clone().into_owned(),
-            city_text: city.map(str::to_owned),
-            address_text: self.address.as_ref().map(|address| address.clone().into_owned()),
-        }
+    pub fn place(&self) -> PlaceRef<'_> {
+        PlaceRef { place_id: &self.place_id, name: &self.name, address: self.address.as_deref() }
     }
 
     /// Writes it with its states: of each provider that was asked, and of the others that it came with.
@@ -218,14 +212,13 @@ impl<'a> Visitor<'a> for Of {
                 continue;
             }
             let mapped = match self.0 {
-                Shape::Result => Some((field, value)),
                 Shape::GooglePlace if field == id_field => Some((Cow::Borrowed("placeId"), value)),
                 Shape::GooglePlace if field == address_field => Some((Cow::Borrowed("address"), value)),
                 Shape::GooglePlace if field == name_field => {
                     let text = serde_json::from_str::<DisplayNameText<'a>>(value.get());
                     text.ok().map(|display| (Cow::Borrowed("name"), display.text))
                 }
-                Shape::GooglePlace => Some((field, value)),
+                Shape::Result | Shape::GooglePlace => Some((field, value)),
             };
             fields.extend(mapped);
         }

@@ -7,12 +7,12 @@
 //! | all of it is in Redis | one |
 //! | all of it is missing, or Redis is empty | two |
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use tokio::time::Instant;
 
 use super::copy::lock_name;
-use super::decision::{Lock, Skip, Subject, age};
+use super::decision::{Lock, Skip, Subject};
 use super::finder::Place;
 use super::system::{Enrich, Inner, Provider};
 use super::{
@@ -24,7 +24,7 @@ use crate::clock::Timestamp;
 use crate::companion::Hinted;
 use crate::error::StoreError;
 use crate::event::NewEvent;
-use crate::fault::Guard;
+use crate::fault::{self, Guard};
 use crate::id::JobId;
 use crate::job::{JobState, NewJob, Window};
 use crate::json::Json;
@@ -38,12 +38,76 @@ pub struct Asker {
     pub trace: Option<String>,
 }
 
+/// A place that is asked for.
+#[derive(Clone, Copy, Debug)]
+pub struct PlaceRef<'a> {
+    /// Its id.
+    pub place_id: &'a str,
+    /// Its name.
+    pub name: &'a str,
+    /// Its address.
+    pub address: Option<&'a str>,
+}
+
 /// What is asked for.
 pub struct Wanted<'a> {
     /// Of these providers.
     pub providers: &'a [Arc<Provider>],
     /// Each once.
-    pub places: &'a [Place],
+    pub places: &'a [PlaceRef<'a>],
+    /// The city that was searched in.
+    pub city: Option<&'a str>,
+}
+
+/// One place at one provider.
+#[derive(Clone, Copy)]
+struct One<'a> {
+    provider: &'a Arc<Provider>,
+    place: PlaceRef<'a>,
+    city: Option<&'a str>,
+    /// Where it is in the request.
+    nth: usize,
+}
+
+impl<'a> Wanted<'a> {
+    /// Every place at every provider, in order.
+    fn each(&self) -> impl Iterator<Item = One<'a>> {
+        let (places, city) = (self.places, self.city);
+        let of = move |provider: &'a Arc<Provider>| {
+            places.iter().enumerate().map(move |(nth, place)| One { provider, place: *place, city, nth })
+        };
+        self.providers.iter().flat_map(of)
+    }
+}
+
+impl One<'_> {
+    fn key(&self) -> EntryKey {
+        entry_key(&self.provider.name, self.place.place_id)
+    }
+
+    fn place(&self) -> Place {
+        Place {
+            place_id: self.place.place_id.to_owned(),
+            name: self.place.name.to_owned(),
+            city_text: self.city.map(str::to_owned),
+            address_text: self.place.address.map(str::to_owned),
+        }
+    }
+
+    /// What is said of it.
+    fn named<'b>(&'b self, from: &'b Asker) -> Subject<'b> {
+        let PlaceRef { place_id, name, .. } = self.place;
+        Subject { request_id: &from.request_id, place_id, name, city: self.city }
+    }
+
+    /// What its request is told; since when, if it waits.
+    fn told(&self, since: Option<i64>) -> ToldPlace {
+        ToldPlace {
+            name: self.place.name.to_owned(),
+            place: u32::try_from(self.nth).unwrap_or(u32::MAX),
+            since,
+        }
+    }
 }
 
 /// What is known of a place at a provider.
@@ -102,74 +166,48 @@ pub enum AskError {
     Store(#[from] StoreError),
 }
 
-/// One place at one provider, on its way.
-struct Missing {
-    /// Its place among the keys.
-    place: usize,
-    wait: NewWait,
-}
-
 impl Enrich {
     /// Answers at once: what is known, and PENDING for what is being looked up from now on at the latest.
-    pub async fn ask(&self, asker: &Asker, wanted: &Wanted<'_>) -> Result<Answered, AskError> {
+    pub async fn ask(&self, from: &Asker, wanted: &Wanted<'_>) -> Result<Answered, AskError> {
         let inner = &self.inner;
-        let places = wanted.places;
-        let on: Vec<&Arc<Provider>> = wanted.providers.iter().collect();
-        if places.is_empty() {
-            for provider in &on {
-                inner.decisions(provider).skipped_all(Skip::NoResults, &asker.request_id);
+        if wanted.places.is_empty() {
+            for provider in wanted.providers {
+                inner.decisions(provider).skipped_all(Skip::NoResults, &from.request_id);
             }
-            return Ok(Answered { states: vec![Vec::new(); on.len()], pending: 0 });
+            return Ok(Answered { states: vec![Vec::new(); wanted.providers.len()], pending: 0 });
         }
-        let keys: Vec<EntryKey> = on
-            .iter()
-            .flat_map(|provider| places.iter().map(|place| entry_key(&provider.name, &place.place_id)))
-            .collect();
-        let of = |n: usize| (on[n / places.len()], &places[n % places.len()]);
-        let jobs: Vec<JobId> = keys.iter().map(|_| JobId::new()).collect();
-        let copied = inner.copies(&keys, &jobs, &on).await;
-        let mut known: Vec<Option<Entry>> = copied.entries.clone();
-        // One that has ended is no answer.
-        known.iter_mut().for_each(|entry| drop(entry.take_if(|entry| entry.age == Age::Gone)));
-        let missing: Vec<usize> = (0..keys.len()).filter(|&n| known[n].is_none()).collect();
-        if !missing.is_empty() {
-            let wait = |&n: &usize| {
-                let (provider, place) = of(n);
-                let place_in_request = u32::try_from(n % places.len()).unwrap_or(u32::MAX);
-                let wait = inner.new_wait(provider, place, jobs[n], asker, place_in_request);
-                Missing { place: n, wait }
-            };
-            let waits: Vec<Missing> = missing.iter().map(wait).collect();
-            let told = told(&keys, &known, |n| (&of(n).1.name, n % places.len()));
-            let found = inner.wait(asker, &copied, waits, told, |n| of(n)).await?;
-            for (n, entry) in found {
-                known[n] = Some(entry);
-            }
-        }
-        Ok(inner.answer(asker, &known, &missing, places.len(), |n| of(n)))
+        let all: Vec<One<'_>> = wanted.each().collect();
+        let keys: Vec<EntryKey> = all.iter().map(One::key).collect();
+        let visit = inner.visit(&keys, wanted.providers).await;
+        let missing = visit.missing();
+        let known = if missing.is_empty() {
+            visit.copied.entries
+        } else {
+            inner.wait(from, &all, &keys, visit, &missing).await?
+        };
+        Ok(inner.answer(from, wanted, &all, &known))
     }
 
     /// Says that a provider that is off was not asked.
-    pub fn not_asked(&self, asker: &Asker, provider: &Provider) {
-        self.inner.decisions(provider).skipped_all(Skip::FlagDisabled, &asker.request_id);
+    pub fn not_asked(&self, from: &Asker, provider: &Provider) {
+        self.inner.decisions(provider).skipped_all(Skip::FlagDisabled, &from.request_id);
     }
 
     /// Has places looked up that are not known, ahead of requests.
     pub async fn warm(
         &self,
-        asker: &Asker,
+        from: &Asker,
         provider: &Arc<Provider>,
         places: &[Place],
     ) -> Result<Warmed, StoreError> {
         let inner = &self.inner;
         let keys: Vec<EntryKey> =
             places.iter().map(|place| entry_key(&provider.name, &place.place_id)).collect();
-        let copied = inner.cache.copies(&keys).await;
-        let is_known = |n: &usize| copied.entries[*n].as_ref().is_some_and(|entry| entry.age != Age::Gone);
-        let mut warmed = Warmed { cached: (0..keys.len()).filter(is_known).count(), ..Warmed::default() };
-        let missing: Vec<usize> = (0..keys.len()).filter(|n| !is_known(n)).collect();
+        let visit = Visit { copied: inner.cache.copies(&keys).await, jobs: Vec::new() };
+        let missing = visit.missing();
+        let mut warmed = Warmed { cached: keys.len() - missing.len(), ..Warmed::default() };
         let wait = |&n: &usize| {
-            let mut wait = inner.new_wait(provider, &places[n], JobId::new(), asker, 0);
+            let mut wait = inner.new_wait(provider, places[n].clone(), JobId::new(), from);
             wait.job.priority = WARM_PRIORITY;
             wait
         };
@@ -177,14 +215,15 @@ impl Enrich {
         if waits.is_empty() {
             return Ok(warmed);
         }
-        let asked = Instant::now();
+        let began = Instant::now();
         let Asked::Answered(answers) = inner.jobs.store().wait(Ask { request: None, waits }).await? else {
             return Ok(warmed);
         };
         let decisions = inner.decisions(provider);
         let mut found = Vec::new();
         for (n, answer) in missing.into_iter().zip(answers) {
-            let of = named(asker, &places[n]);
+            let Place { place_id, name, city_text, .. } = &places[n];
+            let of = Subject { request_id: &from.request_id, place_id, name, city: city_text.as_deref() };
             match answer {
                 Waits::Resolved(entry) => {
                     warmed.cached += 1;
@@ -200,7 +239,7 @@ impl Enrich {
                 }
             }
         }
-        inner.cache.remember(&copied, found, asked);
+        inner.cache.remember(&visit.copied, found, began);
         inner.jobs.wake([super::queue(&provider.name).as_str()]);
         Ok(warmed)
     }
@@ -218,12 +257,11 @@ impl Enrich {
             let entry = entry.filter(|entry| told.since.is_none_or(|since| ends_wait(entry, since)));
             let state = entry.as_ref().and_then(State::of).unwrap_or(State::Pending);
             let provider = super::provider_of(&key.space).unwrap_or_default().to_owned();
-            match places.iter_mut().find(|(_, place)| place.place_id == key.key) {
-                Some((_, place)) => place.states.push((provider, state)),
-                None => {
-                    let states = vec![(provider, state)];
-                    places.push((told.place, Recalled { place_id: key.key, name: told.name, states }));
-                }
+            if let Some((_, place)) = places.iter_mut().find(|(_, place)| place.place_id == key.key) {
+                place.states.push((provider, state));
+            } else {
+                let states = vec![(provider, state)];
+                places.push((told.place, Recalled { place_id: key.key, name: told.name, states }));
             }
         }
         places.sort_by_key(|(place, _)| *place);
@@ -238,148 +276,157 @@ impl State {
     }
 }
 
-fn named<'a>(asker: &'a Asker, place: &'a Place) -> Subject<'a> {
-    Subject {
-        request_id: &asker.request_id,
-        place_id: &place.place_id,
-        name: &place.name,
-        city: place.city_text.as_deref(),
-    }
+/// What the copies had, and the ids of the lookups that leases were taken for.
+struct Visit {
+    copied: CopiedEntries,
+    jobs: Vec<OnceLock<JobId>>,
 }
 
-/// What a request is told from the copies.
-fn told<'a>(keys: &[EntryKey], known: &[Option<Entry>], of: impl Fn(usize) -> (&'a String, usize)) -> Told {
-    let known = keys.iter().enumerate().filter(|(n, _)| known[*n].is_some());
-    let told = known.map(|(n, key)| {
-        let (name, place) = of(n);
-        let place = u32::try_from(place).unwrap_or(u32::MAX);
-        (Told::name(key), ToldPlace { name: name.clone(), place, since: None })
-    });
-    Told(told.collect())
+impl Visit {
+    /// The places of what has to be asked of the store. An entry that has ended is no answer.
+    fn missing(&self) -> Vec<usize> {
+        let is_known = |entry: &Option<Entry>| entry.as_ref().is_some_and(|entry| entry.age != Age::Gone);
+        (0..self.copied.entries.len()).filter(|&n| !is_known(&self.copied.entries[n])).collect()
+    }
+
+    fn job(&self, n: usize) -> JobId {
+        self.jobs.get(n).map_or_else(JobId::new, |job| *job.get_or_init(JobId::new))
+    }
 }
 
 impl Inner {
-    /// One round trip at most, which takes the lease of each that is missing as well.
-    async fn copies(&self, keys: &[EntryKey], jobs: &[JobId], on: &[&Arc<Provider>]) -> CopiedEntries {
-        let Some(ttl) = on.iter().map(|provider| provider.settings.lock_ttl).max() else {
-            return self.cache.copies(keys).await;
-        };
-        if self.companion.is_none() {
-            return self.cache.copies(keys).await;
-        }
-        let owner = |key: &EntryKey| {
-            let place = keys.iter().position(|known| known == key);
-            place.map(|place| jobs[place].to_string()).unwrap_or_default()
-        };
-        self.cache.copies_or_hints(keys, Some(AskHints { name: &lock_name, owner: &owner, ttl })).await
+    /// Looks at the copies: one round trip at most, which takes the lease of each that is missing as well.
+    async fn visit(&self, keys: &[EntryKey], providers: &[Arc<Provider>]) -> Visit {
+        let ttl = providers.iter().map(|provider| provider.settings.lock_ttl).max().unwrap_or_default();
+        let jobs: Vec<OnceLock<JobId>> = keys.iter().map(|_| OnceLock::new()).collect();
+        let owner = |n: usize| jobs[n].get_or_init(JobId::new).to_string();
+        let leases = self.companion.is_some() && self.guards.hold(Guard::Thinning);
+        let leases = leases.then_some(AskHints { name: &lock_name, owner: &owner, ttl });
+        let copied = self.cache.copies_or_hints(keys, leases).await;
+        Visit { copied, jobs }
     }
 
-    fn new_wait(
-        &self,
-        provider: &Provider,
-        place: &Place,
-        id: JobId,
-        asker: &Asker,
-        place_in_request: u32,
-    ) -> NewWait {
-        let request_id = Some(asker.request_id.clone()).filter(|id| !id.is_empty());
-        let lookup = Lookup { place: place.clone(), request_id: request_id.clone(), refreshes: None };
-        let mut job = NewJob { id, ..lookup.job(provider, asker.trace.clone()) };
-        if !self.guards.hold(Guard::Dedupe) {
-            job.key = format!("{}#{id}", job.key);
-        }
+    fn new_wait(&self, provider: &Provider, place: Place, id: JobId, from: &Asker) -> NewWait {
+        let request_id = Some(from.request_id.clone()).filter(|id| !id.is_empty());
+        let (key, name) = (entry_key(&provider.name, &place.place_id), place.name.clone());
         let details = serde_json::json!({"provider": provider.name, "job": id.to_string()});
         let mut event = NewEvent::new(subject(&place.place_id), format!("{}_job_enqueued", provider.name))
             .outcome("PENDING")
             .reason("cache_miss")
             .details(Json::of(&details));
-        event.request_id = request_id;
-        NewWait {
-            key: entry_key(&provider.name, &place.place_id),
-            name: place.name.clone(),
-            place: place_in_request,
-            job,
-            event,
+        event.request_id.clone_from(&request_id);
+        let lookup = Lookup { place, request_id, refreshes: None };
+        let mut job = NewJob { id, ..lookup.job(provider, from.trace.clone()) };
+        if !self.guards.hold(Guard::Dedupe) {
+            job.key = format!("{}#{id}", job.key);
         }
+        NewWait { key, name, place: 0, job, event }
     }
 
-    /// Asks the store for what is missing. Answers with what was known there, by place among the keys.
-    async fn wait<'a>(
+    /// Asks the store for what is missing. Answers with all that is known then.
+    async fn wait(
         &self,
-        asker: &Asker,
-        copied: &CopiedEntries,
-        missing: Vec<Missing>,
-        told: Told,
-        of: impl Fn(usize) -> (&'a Arc<Provider>, &'a Place),
-    ) -> Result<Vec<(usize, Entry)>, AskError> {
-        let (places, waits): (Vec<usize>, Vec<NewWait>) =
-            missing.into_iter().map(|missing| (missing.place, missing.wait)).unzip();
-        let leases: Vec<(String, String)> =
-            waits.iter().map(|wait| (lock_name(&wait.key), wait.job.id.to_string())).collect();
-        let request = AskingRequest { id: asker.request_id.clone(), ttl: self.request_ttl, told };
-        let asked = Instant::now();
-        let answers = self.jobs.store().wait(Ask { request: Some(request), waits }).await;
-        let answers = match answers {
+        from: &Asker,
+        all: &[One<'_>],
+        keys: &[EntryKey],
+        visit: Visit,
+        missing: &[usize],
+    ) -> Result<Vec<Option<Entry>>, AskError> {
+        let wait = |&n: &usize| {
+            let wait = self.new_wait(all[n].provider, all[n].place(), visit.job(n), from);
+            NewWait { place: u32::try_from(all[n].nth).unwrap_or(u32::MAX), ..wait }
+        };
+        let waits: Vec<NewWait> = missing.iter().map(wait).collect();
+        let leases = Leases::taken(&visit.copied, missing, &waits);
+        let told = (0..all.len()).filter(|n| missing.binary_search(n).is_err());
+        let told = Told(told.map(|n| (Told::name(&keys[n]), all[n].told(None))).collect());
+        let request = AskingRequest { id: from.request_id.clone(), ttl: self.request_ttl, told };
+        fault::point("enrich.leased");
+        let began = Instant::now();
+        let answers = match self.jobs.store().wait(Ask { request: Some(request), waits }).await {
             Ok(Asked::Answered(answers)) => answers,
             Ok(Asked::TooMany) => {
-                self.give_back(copied, &places, leases, |_| true);
+                leases.give_back(self, |_| true);
                 return Err(AskError::TooMany);
             }
             Err(error) => {
-                self.give_back(copied, &places, leases, |_| true);
-                // What was true last is good enough, if it is there for all of them.
-                if let Some(last) = copied.last_known().filter(|_| error.retryable()) {
-                    return Ok(places.into_iter().zip(last).collect());
-                }
-                for &n in &places {
-                    let (provider, place) = of(n);
-                    self.decisions(provider).skipped(named(asker, place), Skip::QueueUnavailable);
-                }
-                return Err(error.into());
+                leases.give_back(self, |_| true);
+                return self.without_store(from, all, visit.copied, missing, error);
             }
         };
-        let mut found = Vec::new();
-        let mut made: Vec<&str> = Vec::new();
-        for (&n, answer) in places.iter().zip(&answers) {
-            let (provider, place) = of(n);
-            let decisions = self.decisions(provider);
-            let of = named(asker, place);
-            let waits = match answer {
-                Waits::Resolved(entry) => {
-                    found.push((n, entry.clone()));
-                    continue;
-                }
-                Waits::Made => None,
-                Waits::Known { of, state, by } => Some((*of, *state, by.as_deref())),
-            };
-            decisions.miss(of);
-            let lock = self.lock(copied.hints[n].as_ref(), waits.map(|(of, state, _)| (of, state)), provider);
-            decisions.lock(of, lock);
-            match (waits, lock) {
-                (None, _) => {
-                    made.push(&provider.name);
-                    decisions.enqueued(of, "cache_miss");
-                }
-                (Some((_, _, by)), Lock::Acquired) => decisions.deduplicated(of, by),
-                (Some(_), Lock::Held) => decisions.skipped(of, Skip::LockHeld),
-                (Some((_, _, by)), Lock::Error(_)) => {
-                    decisions.deduplicated(of, by);
-                    let away = self.companion.as_ref().is_some_and(|companion| !companion.ok());
-                    decisions.skipped(of, if away { Skip::RedisDown } else { Skip::LockError });
-                }
+        let known = |(&n, answer): (&usize, &Waits)| match answer {
+            Waits::Resolved(entry) => Some((n, entry.clone())),
+            Waits::Made | Waits::Known { .. } => None,
+        };
+        let found: Vec<(usize, Entry)> = missing.iter().zip(&answers).filter_map(known).collect();
+        for (&n, answer) in missing.iter().zip(&answers) {
+            self.say(from, &all[n], visit.copied.hints[n].as_ref(), answer);
+        }
+        leases.give_back(self, |nth| !matches!(answers[nth], Waits::Made));
+        self.cache.remember(&visit.copied, found.clone(), began);
+        let waiting =
+            missing.iter().zip(&answers).filter(|(_, answer)| !matches!(answer, Waits::Resolved(_)));
+        let mut queues: Vec<&str> = waiting.map(|(&n, _)| keys[n].space.as_str()).collect();
+        queues.dedup();
+        if !queues.is_empty() {
+            self.jobs.wake(queues);
+            // Whoever has subscribed to the request hears that it waits.
+            self.jobs.bus().changed_here(&[request_key(&from.request_id)]);
+        }
+        let mut entries = visit.copied.entries;
+        for &n in missing {
+            entries[n] = None;
+        }
+        for (n, entry) in found {
+            entries[n] = Some(entry);
+        }
+        Ok(entries)
+    }
+
+    /// The store cannot be asked: what was true last is good enough, if it is there for all of them.
+    fn without_store(
+        &self,
+        from: &Asker,
+        all: &[One<'_>],
+        copied: CopiedEntries,
+        missing: &[usize],
+        error: StoreError,
+    ) -> Result<Vec<Option<Entry>>, AskError> {
+        let Some(last) = copied.last_known().filter(|_| error.retryable()) else {
+            for &n in missing {
+                self.decisions(all[n].provider).skipped(all[n].named(from), Skip::QueueUnavailable);
+            }
+            return Err(error.into());
+        };
+        let lacking = copied.missing();
+        let mut entries = copied.entries;
+        for (n, entry) in lacking.into_iter().zip(last) {
+            entries[n] = Some(entry);
+        }
+        Ok(entries)
+    }
+
+    /// Says what became of a place that was missing.
+    fn say(&self, from: &Asker, one: &One<'_>, hint: Option<&Hinted>, answer: &Waits) {
+        let (decisions, of) = (self.decisions(one.provider), one.named(from));
+        let waits = match answer {
+            Waits::Resolved(_) => return,
+            Waits::Made => None,
+            Waits::Known { of, state, by } => Some((*of, *state, by.as_deref())),
+        };
+        decisions.miss(of);
+        let lock = self.lock(hint, waits.map(|(of, state, _)| (of, state)), one.provider);
+        decisions.lock(of, lock);
+        match (waits, lock) {
+            (None, _) => decisions.enqueued(of, "cache_miss"),
+            (Some((_, _, by)), Lock::Acquired) => decisions.deduplicated(of, by),
+            (Some(_), Lock::Held) => decisions.skipped(of, Skip::LockHeld),
+            (Some((_, _, by)), Lock::Error(_)) => {
+                decisions.deduplicated(of, by);
+                let away = self.companion.as_ref().is_some_and(|companion| !companion.ok());
+                decisions.skipped(of, if away { Skip::RedisDown } else { Skip::LockError });
             }
         }
-        self.give_back(copied, &places, leases, |nth| !matches!(answers[nth], Waits::Made));
-        self.cache.remember(copied, found.clone(), asked);
-        made.dedup();
-        for provider in made {
-            self.jobs.wake([super::queue(provider).as_str()]);
-        }
-        if answers.iter().any(|answer| !matches!(answer, Waits::Resolved(_))) {
-            // Whoever has subscribed to the request hears that it waits.
-            self.jobs.bus().changed_here(&[request_key(&asker.request_id)]);
-        }
-        Ok(found)
     }
 
     /// What became of the lease. Without Redis it is the live job itself: held while it runs, and for as
@@ -405,67 +452,44 @@ impl Inner {
         }
     }
 
-    /// Gives back leases that were taken for lookups that were not made.
-    fn give_back(
-        &self,
-        copied: &CopiedEntries,
-        places: &[usize],
-        leases: Vec<(String, String)>,
-        not_made: impl Fn(usize) -> bool,
-    ) {
-        let Some(companion) = &self.companion else { return };
-        for (nth, (lock, owner)) in leases.into_iter().enumerate() {
-            if not_made(nth) && matches!(copied.hints[places[nth]], Some(Hinted::Taken { .. })) {
-                let companion = companion.clone();
-                tokio::spawn(async move { companion.give_back(&[lock], &owner).await });
-            }
-        }
-    }
-
-    fn answer<'a>(
+    fn answer(
         self: &Arc<Self>,
-        asker: &Asker,
+        from: &Asker,
+        wanted: &Wanted<'_>,
+        all: &[One<'_>],
         known: &[Option<Entry>],
-        missing: &[usize],
-        places: usize,
-        of: impl Fn(usize) -> (&'a Arc<Provider>, &'a Place),
     ) -> Answered {
-        let mut states = Vec::with_capacity(known.len());
+        let mut states: Vec<Vec<State>> = Vec::with_capacity(wanted.providers.len());
         let mut pending = 0;
-        for (n, entry) in known.iter().enumerate() {
-            let state = entry.as_ref().and_then(|entry| Some((entry, Resolved::of(entry)?)));
-            let Some((entry, resolved)) = state else {
-                pending += 1;
-                states.push(State::Pending);
-                continue;
+        let chunks = known.chunks(wanted.places.len()).zip(all.chunks(wanted.places.len()));
+        for ((entries, ones), provider) in chunks.zip(wanted.providers) {
+            let decisions = self.decisions(provider);
+            let state = |(entry, one): (&Option<Entry>, &One<'_>)| {
+                let known = entry.as_ref().and_then(|entry| Some((entry, Resolved::of(entry)?)));
+                let Some((entry, resolved)) = known else {
+                    pending += 1;
+                    return State::Pending;
+                };
+                decisions.hit(one.named(from), &resolved, entry.as_of.since(entry.updated_at));
+                if entry.age == Age::Stale {
+                    self.refresh_ahead(from, one, entry);
+                }
+                State::Known { resolved, updated_at: entry.updated_at }
             };
-            let (provider, place) = of(n);
-            self.decisions(provider).hit(named(asker, place), &resolved, age(entry.as_of, entry.updated_at));
-            if entry.age == Age::Stale {
-                self.refresh_ahead(asker, provider, place, entry);
-            }
-            states.push(State::Known { resolved, updated_at: entry.updated_at });
+            states.push(entries.iter().zip(ones).map(state).collect());
         }
-        let _ = missing;
-        let states = states.chunks(places).map(<[State]>::to_vec).collect();
         Answered { states, pending }
     }
 
     /// Has an entry refreshed that is near its end, once in its life. Nobody waits for it.
-    fn refresh_ahead(
-        self: &Arc<Self>,
-        asker: &Asker,
-        provider: &Arc<Provider>,
-        place: &Place,
-        entry: &Entry,
-    ) {
+    fn refresh_ahead(self: &Arc<Self>, from: &Asker, one: &One<'_>, entry: &Entry) {
         if self.refreshed.get(&entry.key) == Some(entry.updated_at) {
             return;
         }
         self.refreshed.insert(entry.key.clone(), entry.updated_at);
-        let request_id = Some(asker.request_id.clone());
-        let lookup = Lookup { place: place.clone(), request_id, refreshes: Some(entry.updated_at) };
-        let mut job = lookup.job(provider, asker.trace.clone());
+        let request_id = Some(from.request_id.clone());
+        let lookup = Lookup { place: one.place(), request_id, refreshes: Some(entry.updated_at) };
+        let mut job = lookup.job(one.provider, from.trace.clone());
         // The window is what is left of its life: a refresh that fails is not tried again.
         job.window = Window::Check(entry.stale_until.since(entry.as_of));
         let (inner, key) = (self.clone(), entry.key.clone());
@@ -474,6 +498,28 @@ impl Inner {
                 inner.refreshed.invalidate(&key);
             }
         });
+    }
+}
+
+/// Leases that were taken, by the place of what they were taken for: hint and owner.
+struct Leases(Vec<(usize, String, String)>);
+
+impl Leases {
+    fn taken(copied: &CopiedEntries, missing: &[usize], waits: &[NewWait]) -> Self {
+        let taken = |(nth, wait): (usize, &NewWait)| {
+            let taken = matches!(copied.hints[missing[nth]], Some(Hinted::Taken { .. }));
+            taken.then(|| (nth, lock_name(&wait.key), wait.job.id.to_string()))
+        };
+        Self(waits.iter().enumerate().filter_map(taken).collect())
+    }
+
+    /// Gives back those of lookups that were not made.
+    fn give_back(self, inner: &Inner, not_made: impl Fn(usize) -> bool) {
+        let Some(companion) = &inner.companion else { return };
+        for (_, lock, owner) in self.0.into_iter().filter(|(nth, ..)| not_made(*nth)) {
+            let companion = companion.clone();
+            tokio::spawn(async move { companion.give_back(&[lock], &owner).await });
+        }
     }
 }
 

@@ -211,9 +211,7 @@ impl Hears for Listening {
         state.pending.remove(&entry.key);
         state.done.insert(entry.key.clone(), since);
         drop(state);
-        match self.patch(entry).is_none_or(|patch| self.tell(&entry.key, patch)) {
-            true => Heard::Enough,
-            false => Heard::Nothing,
-        }
+        let told = self.patch(entry).is_none_or(|patch| self.tell(&entry.key, patch));
+        if told { Heard::Enough } else { Heard::Nothing }
     }
 }

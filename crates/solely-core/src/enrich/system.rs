@@ -1,7 +1,7 @@
 //! The system as a whole: its providers, and what people do with places.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use serde::Serialize;
@@ -313,19 +313,24 @@ impl Inner {
 
     /// What a lookup of this process is about to write: said when it is true.
     pub(super) fn is_writing(&self, key: EntryKey, written: Written) {
-        self.writing.lock().unwrap_or_else(PoisonError::into_inner).insert(key, written);
+        self.writing().insert(key, written);
     }
 
-    fn lookups<'a>(&self, keys: &'a [EntryKey]) -> impl Iterator<Item = &'a EntryKey> {
-        keys.iter().filter(|key| provider_of(&key.space).is_some())
+    fn writing(&self) -> MutexGuard<'_, HashMap<EntryKey, Written>> {
+        self.writing.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Those of the keys that are places.
+fn places(keys: &[EntryKey]) -> impl Iterator<Item = &EntryKey> {
+    keys.iter().filter(|key| provider_of(&key.space).is_some())
 }
 
 impl ChangeListener for Inner {
     /// A lookup of this process has been committed.
     fn changed_here(&self, keys: &[EntryKey]) {
-        let writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
-        for key in self.lookups(keys) {
+        let writing = self.writing();
+        for key in places(keys) {
             let decisions = provider_of(&key.space).and_then(|provider| self.decisions.get(provider));
             if let (Some(written), Some(decisions)) = (writing.get(key), decisions) {
                 decisions.written(&key.key, written);
@@ -339,14 +344,9 @@ impl ChangeListener for Inner {
 
     /// Its result is in the copies, and the others know of it: its lease is given back.
     fn told(&self, keys: &[EntryKey]) {
-        let Some(companion) = &self.companion else {
-            let mut writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
-            self.lookups(keys).for_each(|key| drop(writing.remove(key)));
-            return;
-        };
-        for key in self.lookups(keys) {
-            let written = self.writing.lock().unwrap_or_else(PoisonError::into_inner).remove(key);
-            if let Some(written) = written {
+        for key in places(keys) {
+            let written = self.writing().remove(key);
+            if let (Some(written), Some(companion)) = (written, &self.companion) {
                 let (companion, lock) = (companion.clone(), copy::lock_name(key));
                 tokio::spawn(async move { companion.give_back(&[lock], &written.owner).await });
             }

@@ -58,7 +58,7 @@ async fn operations_cost_what_they_should() {
 
     // The same with a hint for each: still one.
     let hint = |key: &EntryKey| format!("lock:{}", key.key);
-    let owner = |_: &EntryKey| "one".to_owned();
+    let owner = |_: usize| "one".to_owned();
     let ask = AskHints { name: &hint, owner: &owner, ttl: Duration::from_secs(60) };
     let bill = Bill::open(&there);
     let copied = there.cache.copies_or_hints(&missing, Some(ask)).await;

@@ -229,7 +229,7 @@ impl Watched {
 }
 
 pub(crate) async fn watch(watches: &Watches, names: &[&str]) -> Watched {
-    let (hears, heard) = tokio::sync::mpsc::channel(64);
+    let (sender, heard) = tokio::sync::mpsc::channel(64);
     let keys = names.iter().map(|name| key(name)).collect();
-    Watched { _watch: watches.watch(keys, Arc::new(hears)).await.expect("watches"), heard }
+    Watched { _watch: watches.watch(keys, Arc::new(sender)).await.expect("watches"), heard }
 }

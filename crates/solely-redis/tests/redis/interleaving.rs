@@ -290,12 +290,12 @@ async fn whoever_waits_is_registered_before_the_store_is_read(guards: Guards) ->
     stop.reached().await;
     here.write("a", 1).await;
     stop.open();
-    let mut watched = beginning.await.expect("runs");
+    let mut first = beginning.await.expect("runs");
     // Something else that is watched and written later is heard of: the first was not missed.
     let mut later = watch(&here.watches, &["b"]).await;
     here.write("b", 1).await;
     tokio::time::timeout(PATIENCE, later.next()).await.expect("hears");
-    heard(&mut watched).await == 1
+    heard(&mut first).await == 1
 }
 
 /// How many entries a watch has been sent.
@@ -330,12 +330,12 @@ async fn a_watch_finds_by_its_poll_what_it_was_not_told_of() {
     let often = Duration::from_millis(20);
     let tests = (Guards::all(), solely_core::fault::Points::default());
     let watches = solely_core::cache::watch::Watches::for_tests(store.clone(), &bus, often, tests);
-    let mut watched = watch(&watches, &["a", "b"]).await;
+    let mut both = watch(&watches, &["a", "b"]).await;
     for name in ["b", "a"] {
         store.put_entries(vec![entry(name, 1)]).await.expect("writes");
-        let heard = tokio::time::timeout(PATIENCE, watched.next()).await.expect("hears").expect("goes on");
+        let heard = tokio::time::timeout(PATIENCE, both.next()).await.expect("hears").expect("goes on");
         assert_eq!(heard.key, key(name));
     }
-    drop(watched);
+    drop(both);
     assert_eq!(watches.watched(), 0);
 }

@@ -158,7 +158,7 @@ async fn missing_entries_are_hinted(place: &Place) {
     let hint = |key: &EntryKey| format!("lock:{}", key.key);
     let ttl = Duration::from_secs(60);
     let before = there.redis.round_trips();
-    let (one, two) = (|_: &EntryKey| "one".to_owned(), |_: &EntryKey| "two".to_owned());
+    let (one, two) = (|_: usize| "one".to_owned(), |_: usize| "two".to_owned());
     let first = there.cache.copies_or_hints(&keys, Some(AskHints { name: &hint, owner: &one, ttl })).await;
     if !place.is_cluster() {
         assert_eq!(there.redis.round_trips() - before, 1);

@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::collections::HashMap;
+use std::fmt::Write as _;
 use std::sync::Arc;
 
 use axum::Json;
@@ -12,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use solely_core::enrich::finder::Place;
 use solely_core::enrich::place::{ResultObject, Shape, write_state};
-use solely_core::enrich::{self, AskError, Looked, Provider, Wanted};
+use solely_core::enrich::{self, AskError, Looked, PlaceRef, Provider, Wanted};
 use solely_core::json::write_text;
 use solely_core::limits;
 use utoipa::ToSchema;
@@ -109,7 +110,7 @@ pub(crate) async fn ask(
     };
     let results = read(listed, shape, field)?;
     let providers = providers(&app, body.providers.as_deref())?;
-    let (places, which) = each_once(&results, city);
+    let (places, which) = each_once(&results);
     if places.len() * providers.len() > limits::STATES_MAX {
         let most = limits::STATES_MAX;
         return Err(ApiError::invalid(format!("there are at most {most} places times providers")));
@@ -122,19 +123,20 @@ pub(crate) async fn ask(
     for provider in &off {
         app.enrich.not_asked(&asker, provider);
     }
-    let answered = app.enrich.ask(&asker, &Wanted { providers: &on, places: &places }).await?;
+    let answered = app.enrich.ask(&asker, &Wanted { providers: &on, places: &places, city }).await?;
     let mut out = String::with_capacity(256 + results.len() * 512);
     out.push_str("{\"requestId\":");
     write_text(&mut out, &asker.request_id);
-    out.push_str(&format!(",\"pending\":{},\"results\":[", answered.pending));
+    let _ = write!(out, ",\"pending\":{},\"results\":[", answered.pending);
     for (nth, result) in results.iter().enumerate() {
         if nth > 0 {
             out.push(',');
         }
-        let state = |(n, provider): (usize, &Arc<Provider>)| (n, provider.name.clone());
-        let names: Vec<(usize, String)> = on.iter().enumerate().map(state).collect();
-        let states: Vec<_> =
-            names.iter().map(|(n, name)| (name.as_str(), &answered.states[*n][which[nth]])).collect();
+        let states: Vec<(&str, &enrich::State)> = on
+            .iter()
+            .zip(&answered.states)
+            .map(|(provider, states)| (provider.name.as_str(), &states[which[nth]]))
+            .collect();
         result.write(&mut out, &states, app.enrich.has_legacy_wolt_field());
     }
     out.push_str("]}");
@@ -180,12 +182,12 @@ fn providers(app: &App, named: Option<&[String]>) -> Result<Vec<Arc<Provider>>, 
 }
 
 /// The places of results, each once, and which of them each result is.
-fn each_once(results: &[ResultObject<'_>], city: Option<&str>) -> (Vec<Place>, Vec<usize>) {
+fn each_once<'a>(results: &'a [ResultObject<'_>]) -> (Vec<PlaceRef<'a>>, Vec<usize>) {
     let mut seen: HashMap<&str, usize> = HashMap::with_capacity(results.len());
     let mut places = Vec::with_capacity(results.len());
     let which = results.iter().map(|result| {
         *seen.entry(&result.place_id).or_insert_with(|| {
-            places.push(result.place(city));
+            places.push(result.place());
             places.len() - 1
         })
     });
@@ -229,7 +231,7 @@ pub(crate) async fn recall(
     let pending = states.filter(|(_, state)| matches!(state, enrich::State::Pending)).count();
     let mut out = String::from("{\"requestId\":");
     write_text(&mut out, &request);
-    out.push_str(&format!(",\"pending\":{pending},\"results\":["));
+    let _ = write!(out, ",\"pending\":{pending},\"results\":[");
     for (nth, place) in places.iter().enumerate() {
         out.push_str(if nth > 0 { ",{\"placeId\":" } else { "{\"placeId\":" });
         write_text(&mut out, &place.place_id);
