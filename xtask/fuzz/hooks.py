@@ -21,7 +21,8 @@ def get(path):
 def state():
     """What a refused request must leave as it is. Leases end by themselves, so only new ones count."""
     leases = {item["key"]: item["fence"] for item in get("/v1/leases?limit=200")["items"]}
-    queues = {item["name"]: item["pausedUntil"] for item in get("/v1/queues?limit=200")["items"]}
+    queues = get("/v1/queues?limit=200")["items"]
+    queues = {item["name"]: item["pausedUntil"] for item in queues if item["pausedUntil"]}
     return leases, queues
 
 

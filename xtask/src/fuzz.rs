@@ -32,10 +32,15 @@ pub(crate) fn fuzz(root: &Path, cases: u32) -> Result<()> {
         let mut command = Command::new(&solely);
         command.args(args).current_dir(folder.path()).env("SOLELY__AUTH__MODE", "keys");
         command.env_remove("DATABASE_URL").env_remove("REDIS_URL");
+        // A finder that is not there: requests are answered all the same.
+        command.env("SOLELY__ENRICH__PROVIDERS__WOLT__ENABLED", "true");
+        command.env("SOLELY__ENRICH__PROVIDERS__WOLT__URL", "http://127.0.0.1:9/");
         command
     };
-    let made =
-        command(&["keys", "create", "--name", "fuzz", "--scope", "admin", "--scope", "feed"]).output()?;
+    let made = command(&[
+        "keys", "create", "--name", "fuzz", "--scope", "admin", "--scope", "feed", "--scope", "enrich",
+    ])
+    .output()?;
     let key = String::from_utf8(made.stdout)?.trim().to_owned();
     let address = format!("127.0.0.1:{}", solely_testing::free_port());
     let server = command(&["serve", "--listen", &address]).stderr(Stdio::null()).spawn()?;

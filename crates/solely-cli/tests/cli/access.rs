@@ -87,6 +87,8 @@ async fn routes(server: &Server) -> Vec<Route> {
             };
             let some_id = "01900000-0000-7000-8000-000000000000";
             let path = path.replace("{id}", some_id).replace("{name}", "some-queue");
+            let path = path.replace("{requestId}", "some-request").replace("{provider}", "some-provider");
+            let path = path.replace("{placeId}", "some-place");
             let path = path.replace("{pid}", "some-partition").replace("{source}", "some-source");
             assert!(!path.contains('{'), "{path}");
             routes.push(Route { method: method.to_owned(), path, needs });
@@ -234,6 +236,29 @@ async fn a_socket_is_opened_by_header_or_by_ticket_once() {
     assert_eq!(socket(&server, &query, &[]).await.err(), Some(401), "it has expired");
     let foreign = [("authorization", bearer.as_str()), ("origin", "https://evil.example")];
     assert_eq!(socket(&server, "", &foreign).await.err(), Some(403));
+}
+
+/// A request is listened to by those who may read what enrich knows.
+#[tokio::test]
+async fn a_subscription_needs_its_scope() {
+    let server = server().await;
+    let subscribe = r#"{"v":1,"type":"subscribe","channel":"search","requestId":"a"}"#;
+    let user = user_token("u1", 60);
+    for (bearer, said) in [
+        (key(server.folder.path(), &["enrich:read"]), "sub_ack"),
+        (key(server.folder.path(), &["feed"]), r#"{"type":"sub_nack","reason":"unauthorized"}"#),
+        (user, "unauthorized"),
+    ] {
+        let bearer = format!("Bearer {bearer}");
+        let mut open = socket(&server, "", &[("authorization", &bearer)]).await.expect("opens");
+        open.send(Message::text(subscribe)).await.expect("sends");
+        let heard = loop {
+            if let Message::Text(text) = open.next().await.expect("answers").expect("is open") {
+                break text.to_string();
+            }
+        };
+        assert!(heard.contains(said), "{heard}");
+    }
 }
 
 /// The server stops: sockets are closed with 1001, and it exits with 0.

@@ -33,10 +33,18 @@ const SOME_RETRY: &str = "/v1/jobs/01900000-0000-7000-8000-000000000000/retry";
 const SOME_LEASE: &str = "/v1/leases/01900000-0000-7000-8000-000000000000";
 
 fn cases() -> Vec<Case> {
-    [lease_cases(), listing_cases(), command_cases(), run_cases(), wrong_methods(), large_bodies()]
-        .into_iter()
-        .flatten()
-        .collect()
+    [
+        lease_cases(),
+        listing_cases(),
+        command_cases(),
+        run_cases(),
+        enrich_cases(),
+        wrong_methods(),
+        large_bodies(),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
 }
 
 fn invalid(method: &'static str, path: &'static str, body: &str, says: &'static str) -> Case {
@@ -186,6 +194,57 @@ fn run_cases() -> Vec<Case> {
     ]
 }
 
+const SOME_PLACE: &str = "/v1/enrich/wolt/places/somewhere";
+
+fn enrich_cases() -> Vec<Case> {
+    let ask = |body: &str, says| invalid("POST", "/v1/enrich", body, says);
+    let warm = |body: &str, says| invalid("POST", "/v1/enrich/warm", body, says);
+    let one = r#"{"placeId":"a","name":"b"}"#;
+    let many = |count: usize| vec![one; count].join(",");
+    let long = "x".repeat(513);
+    vec![
+        ask("", "results"),
+        ask("[]", "object"),
+        ask("{", "EOF"),
+        ask(r#"{"results":{}}"#, "results"),
+        ask(r#"{"results":[7]}"#, "results[0]"),
+        ask(r#"{"results":[{"name":"b"}]}"#, "placeId"),
+        ask(r#"{"results":[{"placeId":"a"}]}"#, "name"),
+        ask(r#"{"results":[{"placeId":7,"name":"b"}]}"#, "placeId"),
+        ask(r#"{"results":[{"placeId":"a","name":["b"]}]}"#, "name"),
+        ask(r#"{"results":[{"placeId":"","name":"b"}]}"#, "placeId"),
+        ask(&format!(r#"{{"results":[{{"placeId":"{long}","name":"b"}}]}}"#), "placeId"),
+        ask(&format!(r#"{{"results":[{{"placeId":"a","name":"{long}"}}]}}"#), "name"),
+        ask("{\"results\":[{\"placeId\":\"a\\u0000\",\"name\":\"b\"}]}", "placeId"),
+        ask(r#"{"results":[{"placeId":"a","name":"b","address":7}]}"#, "address"),
+        ask(r#"{"results":[{"placeId":"a","name":"b","providers":[]}]}"#, "providers"),
+        ask(&format!(r#"{{"results":[{}]}}"#, many(201)), "200"),
+        ask(r#"{"places":[{"id":"a"}]}"#, "displayName"),
+        ask(r#"{"places":[{"displayName":{"text":"b"}}]}"#, "id"),
+        ask(r#"{"places":[{"id":"a","displayName":"b"}]}"#, "displayName"),
+        ask(r#"{"places":[],"results":[]}"#, "either"),
+        ask(r#"{"results":[],"requestId":""}"#, "requestId"),
+        ask(r#"{"results":[],"requestId":7}"#, "requestId"),
+        ask(&format!(r#"{{"results":[],"requestId":"{long}"}}"#), "requestId"),
+        ask(r#"{"results":[],"cityText":7}"#, "cityText"),
+        ask(&format!(r#"{{"results":[],"cityText":"{long}"}}"#), "cityText"),
+        ask(r#"{"results":[],"providers":"wolt"}"#, "providers"),
+        ask(r#"{"results":[],"providers":["nobody"]}"#, "nobody"),
+        ask(r#"{"results":[],"colour":"red"}"#, "colour"),
+        warm("", "provider"),
+        warm(r#"{"provider":"wolt"}"#, "places"),
+        warm(r#"{"provider":"nobody","places":[]}"#, "nobody"),
+        warm(r#"{"provider":"wolt","places":[]}"#, "enabled"),
+        warm(r#"{"provider":"wolt","places":[{"name":"b"}]}"#, "placeId"),
+        warm(r#"{"provider":"wolt","places":[],"colour":"red"}"#, "colour"),
+        case("GET", "/v1/enrich/nobody", "", 404, "NOT_FOUND", "request"),
+        case("GET", SOME_PLACE, "", 404, "NOT_FOUND", "somewhere"),
+        case("GET", "/v1/enrich/nobody/places/a", "", 404, "NOT_FOUND", "nobody"),
+        case("DELETE", SOME_PLACE, "", 404, "NOT_FOUND", "somewhere"),
+        case("DELETE", "/v1/enrich/nobody/places/a", "", 404, "NOT_FOUND", "nobody"),
+    ]
+}
+
 fn wrong_methods() -> Vec<Case> {
     let wrong_method = [
         ("POST", "/healthz"),
@@ -202,6 +261,10 @@ fn wrong_methods() -> Vec<Case> {
         ("POST", "/v1/dead-letters"),
         ("GET", "/v1/dead-letters/redrive"),
         ("POST", "/v1/upstreams"),
+        ("GET", "/v1/enrich"),
+        ("GET", "/v1/enrich/warm"),
+        ("PUT", "/v1/enrich/some-request"),
+        ("POST", SOME_PLACE),
         ("DELETE", "/v1/runs"),
         ("PUT", SOME_RUN),
         ("GET", SOME_CANCEL),
@@ -232,6 +295,8 @@ fn large_bodies() -> Vec<Case> {
         "/v1/queues/q/resume",
         SOME_RETRY,
         "/v1/runs",
+        "/v1/enrich",
+        "/v1/enrich/warm",
     ]
     .map(|path| case("POST", path, &body, 413, "BODY_TOO_LARGE", "1048576"))
     .into()

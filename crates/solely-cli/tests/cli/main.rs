@@ -4,6 +4,7 @@ mod access;
 mod bad_input;
 mod command;
 mod enrich;
+mod enrich_many;
 mod feed;
 mod feed_kill;
 mod http;

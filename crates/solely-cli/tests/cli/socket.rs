@@ -30,8 +30,9 @@ impl Socket {
 
     /// What comes next. None: the socket was closed.
     pub(crate) async fn next(&mut self) -> Option<Value> {
+        let deadline = tokio::time::Instant::now() + PATIENCE;
         loop {
-            let message = tokio::time::timeout(PATIENCE, self.0.next()).await.expect("something comes");
+            let message = tokio::time::timeout_at(deadline, self.0.next()).await.expect("something comes");
             match message {
                 Some(Ok(Message::Text(text))) => return Some(serde_json::from_str(&text).expect("JSON")),
                 Some(Ok(Message::Ping(_) | Message::Pong(_))) => {}

@@ -26,7 +26,7 @@ use crate::error::StoreError;
 use crate::event::NewEvent;
 use crate::fault::{self, Guard};
 use crate::id::JobId;
-use crate::job::{JobState, NewJob, Window};
+use crate::job::{Enqueued, JobState, NewJob, Window};
 use crate::json::Json;
 
 /// Who asks.
@@ -222,6 +222,7 @@ impl Enrich {
         let decisions = inner.decisions(provider);
         let mut found = Vec::new();
         for (n, answer) in missing.into_iter().zip(answers) {
+            inner.count(&keys[n].space, &answer);
             let Place { place_id, name, city_text, .. } = &places[n];
             let of = Subject { request_id: &from.request_id, place_id, name, city: city_text.as_deref() };
             match answer {
@@ -360,6 +361,7 @@ impl Inner {
         };
         let found: Vec<(usize, Entry)> = missing.iter().zip(&answers).filter_map(known).collect();
         for (&n, answer) in missing.iter().zip(&answers) {
+            self.count(&keys[n].space, answer);
             self.say(from, &all[n], visit.copied.hints[n].as_ref(), answer);
         }
         leases.give_back(self, |nth| !matches!(answers[nth], Waits::Made));
@@ -404,6 +406,15 @@ impl Inner {
             entries[n] = Some(entry);
         }
         Ok(entries)
+    }
+
+    fn count(&self, queue: &str, answer: &Waits) {
+        let outcome = match answer {
+            Waits::Resolved(_) => return,
+            Waits::Made => Enqueued::Created,
+            Waits::Known { of, state, .. } => Enqueued::Duplicate { of: *of, state: *state, until: None },
+        };
+        self.jobs.metrics().enqueued(queue, &outcome);
     }
 
     /// Says what became of a place that was missing.
