@@ -7,6 +7,7 @@
 pub mod access;
 pub mod cache;
 pub mod commit;
+pub mod enrich;
 pub mod event;
 pub mod feed;
 pub mod job;

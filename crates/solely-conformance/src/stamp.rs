@@ -47,6 +47,21 @@ macro_rules! stamp {
         );
         $crate::stamp_module!(
             $engine,
+            enrich,
+            [
+                whoever_waits_has_a_live_job,
+                what_is_known_is_answered,
+                a_request_remembers_what_it_was_told,
+                of_many_who_ask_at_once_one_makes_the_job,
+                a_request_of_too_many_places_changes_nothing,
+                warming_remembers_no_request,
+                an_ask_may_be_run_again,
+                a_write_may_replace_only_what_is_gone,
+                what_is_gone_is_kept_for_those_who_were_told,
+            ]
+        );
+        $crate::stamp_module!(
+            $engine,
             feed,
             [
                 one_run_of_a_source_at_a_time,

@@ -2,6 +2,7 @@
 
 mod bus;
 mod cost;
+mod enrich;
 mod fault;
 mod instance;
 mod interleaving;

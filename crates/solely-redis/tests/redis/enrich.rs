@@ -1,0 +1,112 @@
+//! What a request for links costs: round trips to Redis, and statements of the store.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use solely_core::cache::{Lifetimes, Overwrite, PutEntry};
+use solely_core::companion::Companion;
+use solely_core::config::{EnrichConfig, ProviderConfig};
+use solely_core::enrich::{
+    Asker, Enrich, EnrichParts, PlaceRef, Provider, Resolved, State, Status, Wanted, entry_key,
+};
+use solely_core::upstream::http::{HttpClient, Tls};
+use solely_core::{Json, Store};
+use solely_postgres::PostgresStore;
+use solely_testing::{RedisServer, fresh_database};
+use std::time::Duration;
+use tokio_postgres::NoTls;
+
+use crate::instance::{Instance, Setup, eventually};
+
+fn enrich(instance: &Instance) -> (Enrich, Arc<Provider>) {
+    let client = HttpClient::new(Tls::Nobody).expect("a client");
+    let mut config = EnrichConfig::default();
+    let wolt =
+        ProviderConfig { enabled: true, url: "http://127.0.0.1:9/".to_owned(), ..ProviderConfig::default() };
+    config.providers.insert("wolt".to_owned(), wolt.clone());
+    let provider = Provider::configured("wolt", &wolt, config.request_ttl.0, &client, &instance.store);
+    let parts = EnrichParts {
+        jobs: instance.jobs.clone(),
+        cache: instance.cache.clone(),
+        companion: Some(instance.redis.clone() as Arc<dyn Companion>),
+    };
+    let enrich = Enrich::new(parts, &config, vec![provider]);
+    let provider = enrich.provider("wolt").expect("is there").clone();
+    (enrich, provider)
+}
+
+/// How often a request asked the store, as the database counts it.
+#[async_trait]
+trait Counts {
+    async fn waits(&self) -> i64;
+}
+
+#[async_trait]
+impl Counts for tokio_postgres::Client {
+    async fn waits(&self) -> i64 {
+        let sql = "SELECT coalesce(max(calls), 0) FROM pg_stat_user_functions WHERE funcname = 'solely_wait'";
+        self.query_one(sql, &[]).await.expect("counts").get(0)
+    }
+}
+
+#[tokio::test]
+async fn a_request_costs_two_round_trips_at_most() {
+    let (redis, database) = (RedisServer::start(), fresh_database());
+    let (client, connection) = tokio_postgres::connect(&database, NoTls).await.expect("connects");
+    tokio::spawn(connection);
+    let sql = "DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET track_functions = ''pl''', current_database()); END $$";
+    client.batch_execute(sql).await.expect("counts from now on");
+    let options = solely_postgres::Options::default();
+    let store: Arc<dyn Store> = Arc::new(PostgresStore::open(&database, &options).await.expect("opens"));
+    let deaf = Setup { bus: false, ..Setup::default() };
+    let here = Instance::with(&store, &redis.url(), deaf).await;
+    let there = Instance::with(&store, &redis.url(), deaf).await;
+    let ids: Vec<String> = (0..10).map(|n| format!("p{n}")).collect();
+    let places: Vec<PlaceRef<'_>> =
+        ids.iter().map(|id| PlaceRef { place_id: id, name: "Pizza", address: None }).collect();
+    let ask = async |of: &(Enrich, Arc<Provider>), instance: &Instance, request: &str| {
+        let from = Asker { request_id: request.to_owned(), trace: None };
+        let before = instance.redis.round_trips();
+        let wanted = Wanted { providers: std::slice::from_ref(&of.1), places: &places, city: None };
+        let answered = of.0.ask(&from, &wanted).await.expect("answers");
+        (answered.pending, instance.redis.round_trips() - before)
+    };
+    let (one, two) = (enrich(&here), enrich(&there));
+
+    // All of them are missing: one to Redis, which takes a lease for each, and one to the store.
+    assert_eq!(ask(&one, &here, "a").await, (10, 1));
+    eventually("one statement", async || client.waits().await == 1).await;
+    // The leases are held: the same.
+    assert_eq!(ask(&two, &there, "b").await, (10, 1));
+    eventually("one statement", async || client.waits().await == 2).await;
+
+    // All of them are in Redis: one. Then all of them are in memory: none.
+    let resolved = Resolved { status: Status::Found, url: Some("https://wolt.com/a".to_owned()), meta: None };
+    let long = Duration::from_secs(86_400);
+    let entry = |id: &String| PutEntry {
+        key: entry_key("wolt", id),
+        value: Json::of(&resolved),
+        lifetimes: Lifetimes { fresh: long, stale: long, keep: long },
+        overwrite: Overwrite::Always,
+    };
+    here.cache.put(ids.iter().map(entry).collect()).await.expect("writes");
+    let last = entry_key("wolt", "p9");
+    eventually("Redis has them", async || {
+        let copies = solely_core::companion::Copies::read(&*there.redis, std::slice::from_ref(&last)).await;
+        matches!(copies.copies[0], solely_core::companion::Copied::Entry(_))
+    })
+    .await;
+    assert_eq!(ask(&two, &there, "c").await, (0, 1));
+    assert_eq!(ask(&two, &there, "d").await, (0, 0));
+    let from = Asker { request_id: "e".to_owned(), trace: None };
+    let wanted = Wanted { providers: std::slice::from_ref(&two.1), places: &places, city: None };
+    let answered = two.0.ask(&from, &wanted).await.expect("answers");
+    assert!(answered.states[0].iter().all(|state| matches!(state, State::Known { .. })));
+
+    // Redis was emptied: one to Redis, one to the store, which knows them.
+    redis.ask("FLUSHALL").expect("is emptied");
+    let fresh = Instance::with(&store, &redis.url(), deaf).await;
+    redis.ask("FLUSHALL").expect("is emptied");
+    assert_eq!(ask(&enrich(&fresh), &fresh, "f").await, (0, 1));
+    eventually("one statement", async || client.waits().await == 3).await;
+}
