@@ -9,6 +9,7 @@ pub(crate) mod runs;
 pub(crate) mod sandbox;
 pub(crate) mod serve;
 pub(crate) mod torture;
+pub(crate) mod warm;
 
 /// Why a command did not succeed.
 pub(crate) enum Failed {

@@ -86,6 +86,15 @@ enum Command {
         #[command(subcommand)]
         verb: RunsVerb,
     },
+    /// Have places looked up ahead of requests
+    #[command(after_help = "Example: solely warm places.jsonl --provider wolt --rate 50
+         The same command goes on from where it was; --restart begins anew.")]
+    Warm {
+        #[command(flatten)]
+        remote: Remote,
+        #[command(flatten)]
+        warm: commands::warm::WarmOptions,
+    },
     /// Serve upstreams to try solely against, and nothing else
     #[command(after_help = "Example: solely sandbox --listen 127.0.0.1:7421 --records 100000")]
     Sandbox {
@@ -353,6 +362,7 @@ fn main() -> ExitCode {
         Command::Config { common, json } => commands::config::run(common.config.as_deref(), json),
         Command::Jobs { verb } => jobs(verb),
         Command::Runs { verb } => runs(verb),
+        Command::Warm { remote, warm } => commands::warm::run(remote, &warm),
         Command::Sandbox { listen, records, record_bytes } => {
             commands::sandbox::run(listen, records as usize, record_bytes as usize)
         }

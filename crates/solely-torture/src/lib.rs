@@ -11,6 +11,7 @@
 pub mod checker;
 pub mod entries;
 pub mod feeds;
+pub mod places;
 pub mod process;
 pub mod proxy;
 pub mod subject;

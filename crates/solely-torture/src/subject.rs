@@ -1,4 +1,4 @@
-//! What a process under torture does: it works feeds, and reads and writes entries.
+//! What a process under torture does: it works feeds, reads and writes entries, and asks for places.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,6 +7,7 @@ use anyhow::Result;
 use solely_core::bus::Bus;
 use solely_core::cache::Cache;
 use solely_core::companion::Companion;
+use solely_core::enrich::EnrichParts;
 use solely_core::fault::Guards;
 use solely_core::feed::{Feed, QUEUES};
 use solely_core::metrics::Metrics;
@@ -20,7 +21,7 @@ use solely_redis::Redis;
 use solely_sqlite::{Access, SqliteStore};
 use tokio_util::sync::CancellationToken;
 
-use crate::{entries, feeds};
+use crate::{entries, feeds, places};
 
 /// Opens a store, with the guards that the environment leaves.
 pub async fn open(url: &str) -> Result<Arc<dyn Store>> {
@@ -52,7 +53,7 @@ pub struct Beside {
     pub upstream: (reqwest::Client, String),
 }
 
-/// Works feeds and reads and writes entries until told to stop.
+/// Works feeds, reads and writes entries, and asks for places until told to stop.
 pub async fn work_with(
     store: Arc<dyn Store>,
     beside: Beside,
@@ -62,7 +63,8 @@ pub async fn work_with(
     let (bus, metrics) = (Bus::new(), Arc::new(Metrics::default()));
     let mut companion: Option<Arc<dyn Companion>> = None;
     if let Some(url) = &beside.redis {
-        let options = solely_redis::Options { guards: Guards::from_env(), ..Default::default() };
+        let forms = solely_core::enrich::forms(&places::config(&beside.upstream.1));
+        let options = solely_redis::Options { guards: Guards::from_env(), forms, ..Default::default() };
         let redis = Redis::open(url, options, store.clone(), metrics.clone()).await?;
         companion = Some(Arc::new(redis));
     }
@@ -72,13 +74,18 @@ pub async fn work_with(
         }
         store.connect_bus(&bus);
     }
-    let cache = Cache::new(store.clone(), bus.clone(), metrics.clone(), companion);
+    let cache = Cache::new(store.clone(), bus.clone(), metrics.clone(), companion.clone());
     let (client, upstream) = beside.upstream;
-    let traffic = tokio::spawn(entries::traffic(store.clone(), cache, client, upstream));
-    let jobs = Jobs::new(store, bus, metrics);
-    let queues = feeds::witnessed(&feed(&jobs), |handler| handler);
+    let jobs = Jobs::new(store.clone(), bus, metrics);
+    let parts = EnrichParts { jobs: jobs.clone(), cache: cache.clone(), companion };
+    let enrich = places::enrich(parts, &upstream)?;
+    let mut queues = feeds::witnessed(&feed(&jobs), |handler| handler);
+    queues.extend(enrich.queues());
+    let entries = tokio::spawn(entries::traffic(store, cache, client.clone(), upstream.clone()));
+    let places = tokio::spawn(places::traffic(enrich, client, upstream));
     let worked = work_on(jobs, queues, stop).await;
-    traffic.abort();
+    entries.abort();
+    places.abort();
     worked
 }
 

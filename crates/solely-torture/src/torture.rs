@@ -16,6 +16,7 @@ use solely_testing::{PostgresServer, RedisServer};
 
 use crate::checker::{self, Postgres, Standing};
 use crate::feeds::{self, PAGES, PARTITIONS, Run};
+use crate::places;
 use crate::process::Process;
 use crate::proxy::{Cut, Proxy};
 use crate::subject;
@@ -30,11 +31,16 @@ pub enum Break {
     PageTransaction,
     /// Copies in Redis are trusted only while they follow the store.
     CopiesFollow,
+    /// There is one lookup of a place at a time, and none while its result is there.
+    Dedupe,
+    /// Whoever subscribes late is told what was resolved before.
+    Replay,
 }
 
 impl Break {
     /// Every guard.
-    pub const ALL: [Self; 3] = [Self::Fence, Self::PageTransaction, Self::CopiesFollow];
+    pub const ALL: [Self; 5] =
+        [Self::Fence, Self::PageTransaction, Self::CopiesFollow, Self::Dedupe, Self::Replay];
 
     /// Its name, on the command line and in `SOLELY_BREAK`.
     pub const fn name(self) -> &'static str {
@@ -42,6 +48,8 @@ impl Break {
             Self::Fence => "fence",
             Self::PageTransaction => "page-transaction",
             Self::CopiesFollow => "copies-follow",
+            Self::Dedupe => "dedupe",
+            Self::Replay => "replay",
         }
     }
 }
@@ -53,17 +61,20 @@ pub enum Without {
     Redis,
     /// Processes tell each other nothing: everything is found by polling.
     Push,
+    /// Lookups are not thinned by leases.
+    Thinning,
 }
 
 impl Without {
     /// Everything that can be left out.
-    pub const ALL: [Self; 2] = [Self::Redis, Self::Push];
+    pub const ALL: [Self; 3] = [Self::Redis, Self::Push, Self::Thinning];
 
     /// Its name on the command line.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Redis => "redis",
             Self::Push => "push",
+            Self::Thinning => "thinning",
         }
     }
 }
@@ -118,6 +129,12 @@ pub struct Report {
     pub pages: u64,
     /// Calls of the upstream.
     pub upstream_calls: u64,
+    /// Places that were looked up,
+    pub places: usize,
+    /// and how often, but for calls that failed.
+    pub lookups: u64,
+    /// Requests that waited, and heard of everything.
+    pub requests_heard: u64,
     /// What is wrong.
     pub violations: Vec<String>,
 }
@@ -127,6 +144,8 @@ pub const LOCK: Duration = Duration::from_secs(1);
 
 /// Reads after which most entries have been written and copied.
 const ENTRIES_KNOWN: u64 = 800;
+/// A place that is looked up more often has been so for no reason.
+const LOOKUPS_MAX: u64 = 5;
 /// Runs under way at once.
 const RUNS: usize = 3;
 
@@ -218,8 +237,10 @@ impl Torture<'_> {
             let point = CRASH_POINTS[self.rng.random_range(0..CRASH_POINTS.len())];
             format!("{point}:{}", self.rng.random_range(1..40))
         });
-        let broken = self.options.broken.map_or("", Break::name);
-        Process::start(command, broken, crash.as_deref()).context("a worker process starts")
+        let thinning = (self.options.without == Some(Without::Thinning)).then_some("thinning");
+        let broken = self.options.broken.map(Break::name).or(thinning);
+        Process::start(command, broken.unwrap_or_default(), crash.as_deref())
+            .context("a worker process starts")
     }
 
     async fn begin_runs(&mut self) -> Result<()> {
@@ -389,7 +410,52 @@ impl Torture<'_> {
         let (reads, wrong) = self.upstream.entries();
         self.report.entries_read = reads;
         self.report.violations.extend(wrong);
+        self.check_places();
         Ok(())
+    }
+
+    /// A place is looked up once, and once more for each crash or pause that met its lookup.
+    fn check_places(&mut self) {
+        let places = self.upstream.places();
+        let report = &mut self.report;
+        (report.places, report.lookups) = (places.len(), places.values().sum());
+        report.requests_heard = self.upstream.waiting().1;
+        for (place, lookups) in places.iter().filter(|(_, lookups)| **lookups > LOOKUPS_MAX) {
+            report.violations.push(format!("{place}: looked up {lookups} times"));
+        }
+        let of_one = report.kills + report.crashes + report.pauses;
+        let of_one = of_one + report.cuts_before_commit + report.cuts_after_commit;
+        let of_all = u64::from(report.restarts + report.cuts_of_all) * self.options.instances as u64;
+        let explained = (u64::from(of_one) + of_all + 1) * places::CONCURRENCY as u64;
+        let more = report.lookups.saturating_sub(report.places as u64);
+        if more > explained {
+            report
+                .violations
+                .push(format!("{more} lookups more than places, where {explained} are explained"));
+        }
+    }
+
+    /// Everyone who was told PENDING hears the end of it.
+    async fn hear_everything(&mut self) -> Result<()> {
+        let before: Vec<String> =
+            self.upstream.waiting().0.into_iter().map(|waiting| waiting.request).collect();
+        let deadline = Instant::now() + Duration::from_secs(60);
+        loop {
+            let (waiting, _) = self.upstream.waiting();
+            let still = waiting.into_iter().filter(|waiting| before.contains(&waiting.request));
+            let still: Vec<String> = still
+                .map(|waiting| format!("{}: still waits for {:?}", waiting.request, waiting.places))
+                .collect();
+            if still.is_empty() {
+                return Ok(());
+            }
+            if Instant::now() > deadline {
+                self.report.violations.extend(still.into_iter().take(20));
+                return Ok(());
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            self.care_for_processes()?;
+        }
     }
 
     /// Lets the work be finished in peace, and looks at everything once more.
@@ -408,6 +474,7 @@ impl Torture<'_> {
         for run in &self.runs {
             self.report.violations.push(format!("{}: never ends", run.id));
         }
+        self.hear_everything().await?;
         for process in &mut self.processes {
             if !process.end(Duration::from_secs(15)).await {
                 self.report.violations.push("a worker process did not end when asked to".to_owned());

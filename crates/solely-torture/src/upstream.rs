@@ -1,6 +1,6 @@
 //! A slow, moody upstream that counts who asks for what.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -14,6 +14,7 @@ use serde::Deserialize;
 use tokio::net::TcpListener;
 
 use crate::feeds;
+use crate::places::Waiting;
 
 /// What was asked for.
 #[derive(Default)]
@@ -26,7 +27,16 @@ struct Counts {
     reads: u64,
     /// What processes found to be wrong.
     violations: Vec<String>,
+    /// How often places were looked up, but for calls that failed.
+    places: HashMap<String, u64>,
+    /// Requests that wait, and since when someone listens.
+    waiting: BTreeMap<String, (Waiting, Option<Instant>)>,
+    /// Requests that have heard of everything.
+    heard: u64,
 }
+
+/// How long someone may listen before another does: it may have died.
+const LISTENS_FOR: Duration = Duration::from_secs(30);
 
 type Calls = Arc<Mutex<Counts>>;
 
@@ -44,6 +54,10 @@ impl CountingUpstream {
         let app = Router::new()
             .route("/feed/{source}", routing::get(page))
             .route("/feed/{source}/count", routing::get(count))
+            .route("/finder", routing::post(find))
+            .route("/waiting", routing::post(waits))
+            .route("/listen", routing::post(listen))
+            .route("/heard", routing::post(heard))
             .route("/ping", routing::get(ping))
             .route("/reads", routing::post(reads))
             .route("/violations", routing::post(violation))
@@ -67,6 +81,17 @@ impl CountingUpstream {
         (calls.reads, std::mem::take(&mut calls.violations))
     }
 
+    /// Places that were looked up, and how often each was, but for calls that failed.
+    pub fn places(&self) -> HashMap<String, u64> {
+        self.calls.lock().unwrap_or_else(PoisonError::into_inner).places.clone()
+    }
+
+    /// Requests that wait, and how many have heard of everything.
+    pub fn waiting(&self) -> (Vec<Waiting>, u64) {
+        let calls = self.calls.lock().unwrap_or_else(PoisonError::into_inner);
+        (calls.waiting.values().map(|(waiting, _)| waiting.clone()).collect(), calls.heard)
+    }
+
     /// When `/ping` was called, in order.
     pub fn pings(&self) -> Vec<Instant> {
         self.calls.lock().unwrap_or_else(PoisonError::into_inner).times.clone()
@@ -86,6 +111,54 @@ struct Asked {
 
 async fn ping(State(calls): State<Calls>) {
     calls.lock().unwrap_or_else(PoisonError::into_inner).times.push(Instant::now());
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Sought {
+    place_id: String,
+}
+
+async fn find(
+    State(calls): State<Calls>,
+    Json(sought): Json<Sought>,
+) -> Result<Json<serde_json::Value>, StatusCode> {
+    let mood = rand::rng().random_range(0..100);
+    let takes = if mood < 4 { rand::rng().random_range(300..1_600) } else { rand::rng().random_range(5..60) };
+    let fails = mood == 99;
+    if !fails {
+        let mut calls = calls.lock().unwrap_or_else(PoisonError::into_inner);
+        *calls.places.entry(sought.place_id.clone()).or_default() += 1;
+    }
+    tokio::time::sleep(Duration::from_millis(takes)).await;
+    if fails {
+        return Err(StatusCode::SERVICE_UNAVAILABLE);
+    }
+    let url = format!("https://wolt.com/{}", sought.place_id);
+    Ok(Json(serde_json::json!({"status": "FOUND", "url": url})))
+}
+
+async fn waits(State(calls): State<Calls>, Json(waiting): Json<Waiting>) {
+    let mut calls = calls.lock().unwrap_or_else(PoisonError::into_inner);
+    calls.waiting.insert(waiting.request.clone(), (waiting, None));
+}
+
+/// A request that nobody listens to, if there is one.
+async fn listen(State(calls): State<Calls>) -> Json<Option<Waiting>> {
+    let mut calls = calls.lock().unwrap_or_else(PoisonError::into_inner);
+    let alone = |(_, since): &&mut (Waiting, Option<Instant>)| {
+        since.is_none_or(|since: Instant| since.elapsed() > LISTENS_FOR)
+    };
+    let found = calls.waiting.values_mut().find(alone);
+    Json(found.map(|(waiting, since)| {
+        *since = Some(Instant::now());
+        waiting.clone()
+    }))
+}
+
+async fn heard(State(calls): State<Calls>, request: String) {
+    let mut calls = calls.lock().unwrap_or_else(PoisonError::into_inner);
+    calls.heard += u64::from(calls.waiting.remove(&request).is_some());
 }
 
 async fn reads(State(calls): State<Calls>, count: String) {

@@ -76,6 +76,10 @@ fn print(report: &Report) {
         "{} runs of {} pages checked, {} upstream calls",
         report.runs, report.pages, report.upstream_calls
     );
+    println!(
+        "{} places looked up {} times, {} requests heard of everything",
+        report.places, report.lookups, report.requests_heard
+    );
     for violation in &report.violations {
         println!("violation: {violation}");
     }

@@ -18,3 +18,4 @@ mod server;
 mod setting;
 mod socket;
 mod torture;
+mod walk;

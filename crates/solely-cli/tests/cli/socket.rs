@@ -30,11 +30,20 @@ impl Socket {
 
     /// What comes next. None: the socket was closed.
     pub(crate) async fn next(&mut self) -> Option<Value> {
+        Some(serde_json::from_str(&self.text().await?).expect("JSON"))
+    }
+
+    /// The same, as it comes.
+    pub(crate) async fn next_text(&mut self) -> String {
+        self.text().await.expect("the socket is open")
+    }
+
+    async fn text(&mut self) -> Option<String> {
         let deadline = tokio::time::Instant::now() + PATIENCE;
         loop {
             let message = tokio::time::timeout_at(deadline, self.0.next()).await.expect("something comes");
             match message {
-                Some(Ok(Message::Text(text))) => return Some(serde_json::from_str(&text).expect("JSON")),
+                Some(Ok(Message::Text(text))) => return Some(text.to_string()),
                 Some(Ok(Message::Ping(_) | Message::Pong(_))) => {}
                 _ => return None,
             }
