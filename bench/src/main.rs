@@ -7,6 +7,7 @@
 mod bare;
 mod bare_postgres;
 mod engine;
+mod enrich;
 mod feeds;
 mod jobs;
 mod leases;
@@ -24,7 +25,7 @@ use report::Report;
 /// Measures solely beside the limits of what it stands on.
 #[derive(Parser)]
 struct Args {
-    /// What to measure: jobs, leases, feeds, million, start. Everything if none is named.
+    /// What to measure: jobs, leases, feeds, million, enrich, start. Everything if none is named.
     names: Vec<String>,
     /// Fewer, shorter rounds: a look, not a measurement.
     #[arg(long)]
@@ -53,6 +54,11 @@ fn main() -> Result<()> {
     };
     let wanted = |name: &str| args.names.is_empty() || args.names.iter().any(|n| n == name);
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    if let [bare, port] = args.names.as_slice()
+        && bare == "bare-axum"
+    {
+        return runtime.block_on(enrich::bare_axum(port.parse()?));
+    }
     let mut report = Report::new(scale.rounds);
     if wanted("jobs") {
         runtime.block_on(jobs::run(&mut report, scale))?;
@@ -65,6 +71,9 @@ fn main() -> Result<()> {
     }
     if wanted("million") {
         runtime.block_on(million::run(&mut report, args.quick, args.solely.as_deref()))?;
+    }
+    if wanted("enrich") {
+        runtime.block_on(enrich::run(&mut report, scale, args.solely.as_deref()))?;
     }
     if wanted("start") {
         runtime.block_on(start::run(&mut report, scale, args.solely.as_deref()))?;

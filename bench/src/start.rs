@@ -48,11 +48,22 @@ impl Server {
 
     /// Serves in a folder, with the configuration that is there.
     pub(crate) fn start_in(solely: &Path, folder: TempDir, port: u16) -> Result<Self> {
+        Self::start_with(solely, folder, port, &[])
+    }
+
+    /// The same, with something in its environment.
+    pub(crate) fn start_with(
+        solely: &Path,
+        folder: TempDir,
+        port: u16,
+        env: &[(&str, &str)],
+    ) -> Result<Self> {
         let address = format!("127.0.0.1:{port}");
         let started = Instant::now();
         let child = Command::new(solely)
             .args(["serve", "--listen", &address])
             .current_dir(folder.path())
+            .envs(env.iter().copied())
             .stdin(Stdio::null())
             .stderr(Stdio::null())
             .spawn()?;
@@ -96,7 +107,7 @@ impl Server {
     }
 
     /// Resident memory that is the process's own.
-    fn memory_mib(&self) -> Result<f64> {
+    pub(crate) fn memory_mib(&self) -> Result<f64> {
         self.status_mib("VmRSS:")
     }
 
