@@ -35,12 +35,8 @@ const BARE_HTTP: &str = "axum: the same body parsed and written";
 const BARE_REDIS: &str = "Redis: one GET per place, ten places";
 const DOCUMENT: &str = "the document's way: per place GET, SET NX, a durable INSERT";
 
-pub(crate) async fn run(report: &mut Report, scale: Scale, solely: Option<&Path>) -> Result<()> {
-    let solely = solely.context("`enrich` needs --solely, the release binary")?.canonicalize()?;
-    hits_over_http(report, scale, &solely).await?;
-    hits_in_redis(report, scale).await?;
-    misses(report, scale).await?;
-    sockets(report, &solely).await
+pub(crate) fn binary(solely: Option<&Path>) -> Result<std::path::PathBuf> {
+    Ok(solely.context("this needs --solely, the release binary")?.canonicalize()?)
 }
 
 /// Parses and writes the same body, in a process of its own.
@@ -71,7 +67,7 @@ fn body(request: &str) -> String {
     serde_json::json!({"requestId": request, "cityText": "Tel Aviv", "results": results}).to_string()
 }
 
-async fn hits_over_http(report: &mut Report, scale: Scale, solely: &Path) -> Result<()> {
+pub(crate) async fn hits_over_http(report: &mut Report, scale: Scale, solely: &Path) -> Result<()> {
     let port = free_port();
     let bare = std::process::Command::new(std::env::current_exe()?)
         .args(["bare-axum", &port.to_string()])
@@ -207,13 +203,13 @@ async fn companion(redis: &RedisServer, store: &Arc<dyn Store>) -> Result<(Arc<R
     Ok((companion, metrics))
 }
 
-async fn hits_in_redis(report: &mut Report, scale: Scale) -> Result<()> {
+pub(crate) async fn hits_in_redis(report: &mut Report, scale: Scale) -> Result<()> {
     let (redis, postgres) = (RedisServer::start(), Postgres::start());
     let store = postgres.store().await?;
     let (companion, metrics) = companion(&redis, &store).await?;
     let bus = Bus::new();
     let cache = Cache::new(store.clone(), bus, metrics, Some(companion.clone() as Arc<dyn Companion>));
-    let (resolved, long) = (known(), Duration::from_secs(86_400));
+    let (resolved, long) = (known(), Duration::from_hours(24));
     let entry = |key: EntryKey| PutEntry {
         key,
         value: Json::of(&resolved),
@@ -222,13 +218,14 @@ async fn hits_in_redis(report: &mut Report, scale: Scale) -> Result<()> {
     };
     cache.put(keys().into_iter().map(entry).collect()).await?;
     tokio::time::sleep(Duration::from_secs(1)).await;
+    // One by one, as a client does that asks for a place at a time: each caller with a connection of its own.
     let client = redis::Client::open(redis.url())?;
-    let bare = client.get_multiplexed_async_connection().await?;
+    let bare = try_join_all((0..CALLERS).map(|_| client.get_multiplexed_async_connection())).await?;
     let (mut of_bare, mut of_solely) = (vec![], vec![]);
     let requests = scale.operations / 2;
     for _ in 0..scale.rounds {
-        let one = |_| {
-            let mut bare = bare.clone();
+        let one = |n: usize| {
+            let mut bare = bare[n % CALLERS].clone();
             async move {
                 for n in 0..PLACES {
                     let _: Option<String> =
@@ -265,7 +262,7 @@ fn known() -> Resolved {
     }
 }
 
-async fn misses(report: &mut Report, scale: Scale) -> Result<()> {
+pub(crate) async fn misses(report: &mut Report, scale: Scale) -> Result<()> {
     let (redis, postgres) = (RedisServer::start(), Postgres::start());
     let requests = scale.operations / 10;
     let (mut of_document, mut of_solely) = (vec![], vec![]);
@@ -384,7 +381,7 @@ async fn finder(gate: Option<Arc<tokio::sync::Semaphore>>) -> Result<(tokio::tas
         let gate = gate.clone();
         async move {
             if let Some(gate) = gate {
-                let _ = gate.acquire().await;
+                gate.acquire().await.expect("stays open").forget();
             }
             let url = format!("https://wolt.com/{}", place["placeId"].as_str().unwrap_or_default());
             axum::Json(serde_json::json!({"status": "FOUND", "url": url}))
@@ -398,7 +395,7 @@ async fn finder(gate: Option<Arc<tokio::sync::Semaphore>>) -> Result<(tokio::tas
 
 const SOCKETS: usize = 10_000;
 
-async fn sockets(report: &mut Report, solely: &Path) -> Result<()> {
+pub(crate) async fn sockets(report: &mut Report, solely: &Path) -> Result<()> {
     let gate = Arc::new(tokio::sync::Semaphore::new(0));
     let (_finder, finder_url) = finder(Some(gate.clone())).await?;
     let server = server(solely, &finder_url, &[]).await?;
@@ -415,7 +412,7 @@ async fn sockets(report: &mut Report, solely: &Path) -> Result<()> {
         for _ in 0..SOCKETS / 100 {
             open.extend(try_join_all((0..100).map(|_| subscribed(&address, &request))).await?);
         }
-        memory.push((server.memory_mib()? - before) * 1_024.0 / SOCKETS as f64);
+        memory.push((server.memory_mib()? - before) * 1_024.0 / f64::from(u32::try_from(SOCKETS)?));
         let heard = open.into_iter().map(|socket| tokio::spawn(patch(socket)));
         let heard: Vec<_> = heard.collect();
         // Everyone listens before it is found.
@@ -453,15 +450,16 @@ async fn subscribed(address: &str, request: &str) -> Result<TcpStream> {
     if acknowledged.contains("sub_ack") { Ok(stream) } else { bail!("{acknowledged}") }
 }
 
-/// The next text; pings are passed over.
+/// The next text; pings are passed over. Messages are short, and come one at a time.
 async fn text(stream: &mut TcpStream) -> Result<String> {
+    let mut buffer = [0; 2_048];
     loop {
-        let (kind, length) = (stream.read_u8().await?, stream.read_u8().await?);
-        let length = if length == 126 { usize::from(stream.read_u16().await?) } else { usize::from(length) };
-        let mut payload = vec![0; length];
-        stream.read_exact(&mut payload).await?;
-        if kind & 0x0f == 1 {
-            return Ok(String::from_utf8(payload)?);
+        let length = stream.read(&mut buffer).await?;
+        if length == 0 {
+            bail!("the socket was closed");
+        }
+        if buffer[0] & 0x0f == 1 {
+            return Ok(String::from_utf8_lossy(&buffer[2..length]).into_owned());
         }
     }
 }

@@ -25,7 +25,7 @@ use report::Report;
 /// Measures solely beside the limits of what it stands on.
 #[derive(Parser)]
 struct Args {
-    /// What to measure: jobs, leases, feeds, million, enrich, start. Everything if none is named.
+    /// What to measure: jobs, leases, feeds, million, enrich-http, enrich-redis, enrich-misses, sockets, start. Everything if none is named.
     names: Vec<String>,
     /// Fewer, shorter rounds: a look, not a measurement.
     #[arg(long)]
@@ -72,8 +72,18 @@ fn main() -> Result<()> {
     if wanted("million") {
         runtime.block_on(million::run(&mut report, args.quick, args.solely.as_deref()))?;
     }
-    if wanted("enrich") {
-        runtime.block_on(enrich::run(&mut report, scale, args.solely.as_deref()))?;
+    if wanted("enrich-http") {
+        let solely = enrich::binary(args.solely.as_deref())?;
+        runtime.block_on(enrich::hits_over_http(&mut report, scale, &solely))?;
+    }
+    if wanted("enrich-redis") {
+        runtime.block_on(enrich::hits_in_redis(&mut report, scale))?;
+    }
+    if wanted("enrich-misses") {
+        runtime.block_on(enrich::misses(&mut report, scale))?;
+    }
+    if wanted("sockets") {
+        runtime.block_on(enrich::sockets(&mut report, &enrich::binary(args.solely.as_deref())?))?;
     }
     if wanted("start") {
         runtime.block_on(start::run(&mut report, scale, args.solely.as_deref()))?;

@@ -3,7 +3,7 @@
 use async_trait::async_trait;
 use solely_core::cache::{Age, Entry};
 use solely_core::clock::Timestamp;
-use solely_core::enrich::{Ask, Asked, EnrichStore, NewWait, TOLD_BYTES_MAX, Told, Waits};
+use solely_core::enrich::{Ask, Asked, EnrichStore, NewWait, TOLD_BYTES_MAX, Told, ToldPlace, Waits};
 use solely_core::{Json, StoreError};
 use tokio_postgres::Row;
 use uuid::Uuid;
@@ -90,22 +90,25 @@ impl WaitCalls {
         let text =
             |of: fn(&NewWait) -> &str| waits.iter().map(|wanted| of(wanted.wait)).collect::<Vec<&str>>();
         let number = |of: fn(&NewWait) -> u32| {
-            waits
-                .iter()
-                .map(|wanted| i32::try_from(of(wanted.wait)).unwrap_or(i32::MAX))
-                .collect::<Vec<i32>>()
+            waits.iter().map(|wanted| signed(of(wanted.wait))).collect::<Vec<i32>>()
         };
-        let told: Vec<String> =
-            requests.clone().map(|request| Json::of(&request.told).into_string()).collect();
+        let copied =
+            asks.iter().zip(&numbers).filter_map(|(ask, number)| Some((ask.request.as_ref()?, *number)));
+        let copied: Vec<(i32, &String, &ToldPlace)> = copied
+            .flat_map(|(request, of)| request.told.0.iter().map(move |(key, told)| (of, key, told)))
+            .collect();
         self.0
             .read(
                 "SELECT * FROM solely_wait($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15,
-                                           $16, $17, $18, $19, $20, $21, $22, $23)",
+                                           $16, $17, $18, $19, $20, $21, $22, $23, $24, $25, $26)",
                 &[
                     &requests.clone().map(|request| request.id.as_str()).collect::<Vec<&str>>(),
                     &requests.map(|request| millis(request.ttl)).collect::<Vec<i64>>(),
-                    &told,
                     &i32::try_from(TOLD_BYTES_MAX).unwrap_or(i32::MAX),
+                    &copied.iter().map(|(of, ..)| *of).collect::<Vec<i32>>(),
+                    &copied.iter().map(|(_, key, _)| key.as_str()).collect::<Vec<&str>>(),
+                    &copied.iter().map(|(.., told)| told.name.as_str()).collect::<Vec<&str>>(),
+                    &copied.iter().map(|(.., told)| signed(told.place)).collect::<Vec<i32>>(),
                     &waits.iter().map(|wanted| numbers[wanted.ask]).collect::<Vec<i32>>(),
                     &text(|wait| &wait.key.space),
                     &text(|wait| &wait.key.key),
@@ -135,6 +138,10 @@ impl WaitCalls {
             )
             .await
     }
+}
+
+fn signed(number: u32) -> i32 {
+    i32::try_from(number).unwrap_or(i32::MAX)
 }
 
 /// What a row says of a place; none if its request was refused.

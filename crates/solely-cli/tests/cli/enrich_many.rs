@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use futures::future::join_all;
+use futures::{SinkExt as _, StreamExt as _};
 use reqwest::{Client, Method};
 use serde_json::{Value, json};
 use solely_sandbox::Sandbox;
@@ -12,6 +13,8 @@ use solely_sandbox::catalogue::Catalogue;
 use solely_sandbox::mood::Mood;
 use solely_testing::{PostgresServer, RedisServer, free_port, fresh_database};
 use tempfile::TempDir;
+use tokio_tungstenite::tungstenite::Message;
+use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
 
 use crate::server::{Server, client};
 use crate::socket::{PATIENCE, Socket};
@@ -131,8 +134,6 @@ async fn listen(urls: Vec<String>, first: usize, request: String, told: BTreeSet
 
 /// Whether a subscription was told of every place; false if the socket ended before.
 async fn heard_all(mut socket: Socket, request: &str, wanted: &BTreeSet<String>) -> bool {
-    use futures::{SinkExt as _, StreamExt as _};
-    use tokio_tungstenite::tungstenite::Message;
     let subscribe = json!({"v": 1, "type": "subscribe", "channel": "search", "requestId": request});
     if socket.0.send(Message::text(subscribe.to_string())).await.is_err() {
         return false;
@@ -235,7 +236,7 @@ async fn the_holder_of_the_lease_is_killed_before_there_is_a_job() {
     assert_ne!(world.redis("GET ext:wolt:lock:p1"), "", "the lease is there");
     let server = world.server("", &[]).await;
     until_ready(&server).await;
-    let answer = ask(&server.client, &[server.url.clone()], 0, "b", &[1]).await;
+    let answer = ask(&server.client, std::slice::from_ref(&server.url), 0, "b", &[1]).await;
     assert_eq!(answer["pending"], 1);
     listen(vec![server.url.clone()], 0, "b".to_owned(), BTreeSet::from(["p1".to_owned()])).await;
     assert_eq!(world.calls(), 1);
@@ -277,7 +278,7 @@ async fn keys_of_redis_are_as_the_documents_name_them() {
     eventually("the lease is given back", async || world.redis("GET ext:wolt:lock:p1").is_empty()).await;
     // The other server has it from there, and the store is not asked for it.
     until_ready(&servers[1]).await;
-    let answer = ask(&servers[1].client, &[servers[1].url.clone()], 0, "b", &[1]).await;
+    let answer = ask(&servers[1].client, std::slice::from_ref(&servers[1].url), 0, "b", &[1]).await;
     assert_eq!((&answer["pending"], &answer["results"][0]["wolt"]["url"]), (&json!(0), &copy["url"]));
     assert_eq!(
         answer["results"][0]["providers"]["wolt"],
@@ -391,10 +392,10 @@ async fn queue_unavailable() {
 async fn a_subscriber_on_another_instance_before_the_request() {
     let world = World::new().await;
     let servers =
-        vec![world.server("", &[("REDIS_URL", "")]).await, world.server("", &[("REDIS_URL", "")]).await];
+        [world.server("", &[("REDIS_URL", "")]).await, world.server("", &[("REDIS_URL", "")]).await];
     let mut socket = Socket::open(&servers[1]).await;
     assert_eq!(socket.subscribe("a").await, 0, "not seen yet");
-    ask(&servers[0].client, &[servers[0].url.clone()], 0, "a", &[1, 2]).await;
+    ask(&servers[0].client, std::slice::from_ref(&servers[0].url), 0, "a", &[1, 2]).await;
     let mut heard = vec![socket.patch().await.0, socket.patch().await.0];
     heard.sort();
     assert_eq!(heard, ["p1", "p2"]);
@@ -404,8 +405,6 @@ async fn a_subscriber_on_another_instance_before_the_request() {
 /// One that does not read is closed with 1013, and nobody else notices.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_socket_that_does_not_read_is_closed() {
-    use tokio_tungstenite::tungstenite::Message;
-    use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
     let world = World::new().await;
     let server = world.server("concurrency = 64", &[]).await;
     let (mut slow, mut quick) = (Socket::open(&server).await, Socket::open(&server).await);
@@ -430,7 +429,6 @@ async fn a_socket_that_does_not_read_is_closed() {
         assert_eq!(quick.patch().await.1, "FOUND");
     }
     // It reads again: what was in the buffers, and then that it was closed.
-    use futures::StreamExt as _;
     let (mut read, deadline) = (0, tokio::time::Instant::now() + PATIENCE);
     let closed = loop {
         let next = tokio::time::timeout_at(deadline, slow.0.next()).await.expect("it is closed");

@@ -137,7 +137,8 @@ async fn places_are_warmed_from_a_file() {
     let config = format!("[enrich.providers.wolt]\nenabled = true\nurl = \"http://{address}/finder\"\n");
     std::fs::write(folder.path().join("solely.toml"), config).expect("is written");
     let file = |lines: std::ops::Range<usize>| -> String {
-        lines.map(|n| format!("{{\"placeId\":\"w{n}\",\"name\":\"Pizza {n}\"}}\n")).collect()
+        let line = |n: usize| format!("{{\"placeId\":\"w{n}\",\"name\":\"Pizza {n}\"}}\n");
+        lines.map(line).collect::<Vec<_>>().concat()
     };
     std::fs::write(folder.path().join("places.jsonl"), file(0..250)).expect("is written");
     let server = crate::server::Server::start_in(folder).await;

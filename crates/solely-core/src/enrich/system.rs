@@ -22,6 +22,7 @@ use crate::error::StoreError;
 use crate::event::NewEvent;
 use crate::fault::Guards;
 use crate::job::Job;
+use crate::limits;
 use crate::queue::{JobFilter, Jobs};
 use crate::store::Store;
 use crate::upstream::http::HttpClient;
@@ -93,25 +94,25 @@ impl Provider {
         client: &HttpClient,
         store: &Arc<dyn Store>,
     ) -> Self {
-        let limits = UpstreamLimits {
+        let upstream = UpstreamLimits {
             name: name.to_owned(),
             kind: UpstreamKind::Provider,
             timeout: config.timeout.0,
             concurrency: config.concurrency,
             rate: config.rate,
-            failures: BREAKER_FAILURES,
+            failures: config.max_attempts.saturating_mul(FAILING_PLACES),
         };
         Self {
             name: name.to_owned(),
             settings: ProviderSettings::of(config, request_ttl),
-            upstream: Arc::new(Upstream::new(limits, store.clone())),
+            upstream: Arc::new(Upstream::new(upstream, store.clone())),
             finder: finder::configured(config, client),
         }
     }
 }
 
-/// Failures in a row after which a finder is left alone for a while.
-const BREAKER_FAILURES: u32 = 16;
+/// Places whose every lookup may fail without the finder being taken for away.
+const FAILING_PLACES: u32 = 8;
 
 impl ProviderSettings {
     fn of(config: &ProviderConfig, request_ttl: Duration) -> Self {
@@ -313,7 +314,12 @@ impl Inner {
 
     /// What a lookup of this process is about to write: said when it is true.
     pub(super) fn is_writing(&self, key: EntryKey, written: Written) {
-        self.writing().insert(key, written);
+        let mut writing = self.writing();
+        // Those of lookups that were not committed after all stay behind.
+        if writing.len() >= limits::CHANGED_MAX {
+            writing.clear();
+        }
+        writing.insert(key, written);
     }
 
     fn writing(&self) -> MutexGuard<'_, HashMap<EntryKey, Written>> {

@@ -43,12 +43,13 @@ $$;
 -- of the space `requests`: an object of `PROVIDER/PLACE` to name, place, and since when it waits.
 --
 -- Places are given in the order of their queues and keys, so that two batches cannot wait for each other,
--- each with the number of its request (0: of none). A request that has been told more than `most` bytes
--- is refused (outcome 3). Answers for each place: 0 a lookup was made, 1 its entry, 2 the lookup that was
--- there, and whose request made it.
+-- each with the number of its request (0: of none). What requests were told from copies comes beside them.
+-- A request that has been told more than `most` bytes is refused (outcome 3). Answers for each place: 0 a
+-- lookup was made, 1 its entry, 2 the lookup that was there, and whose request made it.
 CREATE FUNCTION solely_wait(
-    requests text[], ttls bigint[], told text[], most integer,
-    of_requests integer[], spaces text[], keys text[], told_names text[], names text[], told_places integer[],
+    requests text[], ttls bigint[], most integer,
+    copied_of integer[], copied_keys text[], copied_names text[], copied_places integer[],
+    of_requests integer[], spaces text[], keys text[], told_keys text[], names text[], told_places integer[],
     ids uuid[], queues text[], kinds text[], job_keys text[], priorities smallint[], attempts integer[],
     payloads text[], attribute_sets text[], traces text[], events text[], details text[], subjects text[],
     offset_ms bigint
@@ -59,15 +60,14 @@ CREATE FUNCTION solely_wait(
 $$
 #variable_conflict use_column
 DECLARE
-    now_ms   bigint;
-    refused  integer[];
-    hits     integer[] := '{}';
-    misses   integer[];
-    known    integer[] := '{}';
-    found    record;
-    asking   record;
-    resolved jsonb;
-    waiting  jsonb;
+    now_ms  bigint;
+    refused integer[];
+    -- Places that make no lookup: their requests are refused, or they have an entry.
+    passed  integer[];
+    hits    integer[] := '{}';
+    known   integer[] := '{}';
+    missing record;
+    found   record;
 BEGIN
     -- The transaction is known to write before it looks at the clock: the list of changes relies on it.
     PERFORM pg_current_xact_id();
@@ -76,7 +76,13 @@ BEGIN
       FROM unnest(requests) WITH ORDINALITY AS given (request, n)
      CROSS JOIN LATERAL (SELECT 1 FROM entries
                           WHERE entries.space = 'requests' AND entries.key = given.request
-                            AND entries.keep_until > now_ms AND length(entries.value) > most) AS large;
+                            AND entries.keep_until > now_ms AND octet_length(entries.value) > most) AS large;
+    SELECT coalesce(array_agg(given.n::integer), '{}') INTO passed
+      FROM unnest(of_requests) WITH ORDINALITY AS given (of_request, n)
+     WHERE given.of_request = ANY (refused);
+    RETURN QUERY SELECT n, 3::smallint, NULL::text, NULL::bigint, NULL::bigint, NULL::bigint, NULL::bigint,
+                        NULL::uuid, NULL::smallint, NULL::text, now_ms
+                   FROM unnest(passed) AS given (n);
     FOR found IN
         SELECT given.n::integer AS n, entry.*
           FROM unnest(of_requests, spaces, keys) WITH ORDINALITY AS given (of_request, space, key, n)
@@ -92,30 +98,40 @@ BEGIN
         RETURN QUERY SELECT found.n, 1::smallint, found.value, found.version, found.updated_at,
                             found.fresh_until, found.stale_until, NULL::uuid, NULL::smallint, NULL::text, now_ms;
     END LOOP;
-    SELECT coalesce(array_agg(given.n::integer ORDER BY given.n), '{}') INTO misses
-      FROM unnest(of_requests) WITH ORDINALITY AS given (of_request, n)
-     WHERE given.n <> ALL (hits) AND given.of_request <> ALL (refused);
-    IF cardinality(misses) > 0 THEN
+    passed := passed || hits;
+    -- As a rule all of them are missing, and nothing has to be picked out.
+    IF cardinality(passed) = 0 THEN
+        SELECT ids AS ids, queues AS queues, kinds AS kinds, job_keys AS keys, priorities AS priorities,
+               array_fill(0::bigint, ARRAY[cardinality(ids)]) AS delays, attempts AS attempts,
+               payloads AS payloads, attribute_sets AS attribute_sets, traces AS traces,
+               array_fill(false, ARRAY[cardinality(ids)]) AS no, NULL::integer[] AS places
+          INTO missing;
+    ELSE
+        SELECT array_agg(id) AS ids, array_agg(queue) AS queues, array_agg(kind) AS kinds,
+               array_agg(key) AS keys, array_agg(priority) AS priorities, array_agg(0::bigint) AS delays,
+               array_agg(attempt) AS attempts, array_agg(payload) AS payloads,
+               array_agg(attribute_set) AS attribute_sets, array_agg(trace) AS traces,
+               array_agg(false) AS no, array_agg(n::integer) AS places
+          INTO missing
+          FROM (SELECT *
+                  FROM unnest(ids, queues, kinds, job_keys, priorities, attempts, payloads, attribute_sets,
+                              traces) WITH ORDINALITY
+                       AS given (id, queue, kind, key, priority, attempt, payload, attribute_set, trace, n)
+                 WHERE given.n <> ALL (passed)
+                 ORDER BY given.n) AS given;
+    END IF;
+    IF cardinality(missing.ids) > 0 THEN
         FOR found IN
-            SELECT misses[made.place] AS n, made.of_job, made.of_state
-              FROM (SELECT array_agg(ids[n] ORDER BY n) AS ids, array_agg(queues[n] ORDER BY n) AS queues,
-                           array_agg(kinds[n] ORDER BY n) AS kinds, array_agg(job_keys[n] ORDER BY n) AS keys,
-                           array_agg(priorities[n] ORDER BY n) AS priorities,
-                           array_agg(0::bigint ORDER BY n) AS delays,
-                           array_agg(attempts[n] ORDER BY n) AS attempts,
-                           array_agg(payloads[n] ORDER BY n) AS payloads,
-                           array_agg(attribute_sets[n] ORDER BY n) AS attribute_sets,
-                           array_agg(traces[n] ORDER BY n) AS traces,
-                           array_agg(false ORDER BY n) AS no
-                      FROM unnest(misses) AS missing (n)) AS given
-             CROSS JOIN LATERAL solely_enqueue(given.ids, given.queues, given.kinds, given.keys,
-                                               given.priorities, given.delays, given.attempts,
-                                               given.payloads, given.attribute_sets, given.traces,
-                                               NULL, given.no, given.no, now_ms) AS made
+            SELECT CASE WHEN missing.places IS NULL THEN made.place ELSE missing.places[made.place] END AS n,
+                   made.of_job, made.of_state
+              FROM solely_enqueue(missing.ids, missing.queues, missing.kinds, missing.keys, missing.priorities,
+                                  missing.delays, missing.attempts, missing.payloads, missing.attribute_sets,
+                                  missing.traces, NULL, missing.no, missing.no, now_ms) AS made
         LOOP
             -- One that finds its own job has made it, and did not hear.
             IF found.of_job <> ids[found.n] THEN
                 known := known || found.n;
+                -- A statement of its own, which sees what this transaction has made.
                 RETURN QUERY SELECT found.n, 2::smallint, NULL::text, NULL::bigint, NULL::bigint, NULL::bigint,
                                     NULL::bigint, jobs.id, found.of_state,
                                     jobs.attributes::jsonb ->> 'requestId', now_ms
@@ -123,48 +139,46 @@ BEGIN
             END IF;
         END LOOP;
         INSERT INTO events (at, subject, event, request_id, details)
-        SELECT now_ms, subjects[n], events[n], nullif(requests[of_requests[n]], ''), details[n]
-          FROM unnest(misses) AS missing (n)
-         WHERE n <> ALL (known)
-         ORDER BY n;
+        SELECT now_ms, given.subject, given.event, asking.request, given.details
+          FROM unnest(of_requests, subjects, events, details) WITH ORDINALITY
+               AS given (of_request, subject, event, details, n)
+          LEFT JOIN unnest(requests) WITH ORDINALITY AS asking (request, n) ON asking.n = given.of_request
+         WHERE given.n <> ALL (passed) AND given.n <> ALL (known)
+         ORDER BY given.n;
         RETURN QUERY SELECT n, 0::smallint, NULL::text, NULL::bigint, NULL::bigint, NULL::bigint, NULL::bigint,
                             NULL::uuid, NULL::smallint, NULL::text, now_ms
-                       FROM unnest(misses) AS missing (n)
-                      WHERE n <> ALL (known);
-    END IF;
-    FOR asking IN
-        SELECT given.request, given.ttl, given.told::jsonb AS told, given.n::integer AS n
-          FROM unnest(requests, ttls, told) WITH ORDINALITY AS given (request, ttl, told, n)
-         ORDER BY given.request, given.n
-    LOOP
-        IF asking.n = ANY (refused) THEN
-            RETURN QUERY SELECT given.n::integer, 3::smallint, NULL::text, NULL::bigint, NULL::bigint,
-                                NULL::bigint, NULL::bigint, NULL::uuid, NULL::smallint, NULL::text, now_ms
-                           FROM unnest(of_requests) WITH ORDINALITY AS given (of_request, n)
-                          WHERE given.of_request = asking.n;
-            CONTINUE;
-        END IF;
-        SELECT jsonb_object_agg(told_names[n], jsonb_build_object('name', names[n], 'n', told_places[n],
-                                                                  'since', now_ms))
-          INTO waiting
-          FROM unnest(misses) AS missing (n)
-         WHERE of_requests[n] = asking.n;
-        CONTINUE WHEN waiting IS NULL;
-        SELECT asking.told || coalesce(jsonb_object_agg(told_names[n], jsonb_build_object('name', names[n],
-                                                                                          'n', told_places[n])),
-                                       '{}')
-          INTO resolved
-          FROM unnest(hits) AS hit (n)
-         WHERE of_requests[n] = asking.n;
+                       FROM generate_series(1, cardinality(ids)) AS given (n)
+                      WHERE n <> ALL (passed) AND n <> ALL (known);
         INSERT INTO entries (space, key, value, version, updated_at, fresh_until, stale_until, keep_until)
-        VALUES ('requests', asking.request, (resolved || waiting)::text, 1, now_ms, now_ms + asking.ttl,
-                now_ms + asking.ttl, now_ms + asking.ttl)
+        SELECT 'requests', asking.request,
+               jsonb_object_agg(told.key, CASE WHEN told.waits
+                                               THEN jsonb_build_object('name', told.name, 'n', told.place,
+                                                                       'since', now_ms)
+                                               ELSE jsonb_build_object('name', told.name, 'n', told.place) END
+                                ORDER BY told.waits)::text,
+               1, now_ms, now_ms + max(asking.ttl), now_ms + max(asking.ttl), now_ms + max(asking.ttl)
+          FROM (SELECT of_request, key, name, place, n <> ALL (hits) AS waits
+                  FROM unnest(of_requests, told_keys, names, told_places) WITH ORDINALITY
+                       AS given (of_request, key, name, place, n)
+                 UNION ALL
+                SELECT of_request, key, name, place, false
+                  FROM unnest(copied_of, copied_keys, copied_names, copied_places)
+                       AS copied (of_request, key, name, place)) AS told
+          JOIN unnest(requests, ttls) WITH ORDINALITY AS asking (request, ttl, n) ON asking.n = told.of_request
+         WHERE told.of_request <> ALL (refused)
+         GROUP BY asking.request
+        HAVING bool_or(told.waits)
+         ORDER BY asking.request
             ON CONFLICT (space, key) DO UPDATE
            SET value = CASE WHEN entries.keep_until > now_ms
-                            THEN (resolved || entries.value::jsonb || waiting)::text ELSE excluded.value END,
+                            -- What it was told PENDING stays so; what it waits for again it does from now on.
+                            THEN (excluded.value::jsonb || entries.value::jsonb ||
+                                  (SELECT jsonb_object_agg(key, value) FROM jsonb_each(excluded.value::jsonb)
+                                    WHERE value ? 'since'))::text
+                            ELSE excluded.value END,
                version = entries.version + 1, updated_at = greatest(now_ms, entries.updated_at + 1),
                forgotten = false, fresh_until = excluded.fresh_until, stale_until = excluded.stale_until,
                keep_until = excluded.keep_until;
-    END LOOP;
+    END IF;
 END
 $$;
