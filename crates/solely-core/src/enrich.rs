@@ -11,14 +11,14 @@
 //! ```
 //!
 //! *What is true* is the entry of a place (space `enrich:PROVIDER`, key: the place), and of a request
-//! what it was told (space [`UNCOPIED`](crate::cache::UNCOPIED), key: the request). *PENDING is answered
+//! what it was told (space [`UNCOPIED`], key: the request). *PENDING is answered
 //! only for a place that has a live job in the transaction that answers* ([`EnrichStore::wait`]): a lease
 //! that someone holds changes what is logged, never whether this is looked at. *Three guards*, each of
 //! which alone keeps a second lookup from happening: the entry, the lease, the queue's unique key; and a
 //! job looks once more before it calls out.
 //!
 //! *What a crash does*: before the statement commits, nothing was promised. After it, the job is there,
-//! and its death, by whomever, writes an entry too ([`Lookups`](job)): nobody is left on PENDING. A
+//! and its death, by whomever, writes an entry too: nobody is left on PENDING. A
 //! process that dies after the commit and before it has told anyone is found out by the others: their
 //! sockets read what they wait for, slowly, whether or not they are told.
 //!
