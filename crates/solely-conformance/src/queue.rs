@@ -1,5 +1,6 @@
 //! Queues as people see them.
 
+use solely_core::commit::{Commit, Settled, Verdict};
 use solely_core::job::{ClaimReply, JobState, NewJob};
 use solely_core::queue::{JobFilter, Queue};
 use solely_core::{JobId, Timestamp};
@@ -50,6 +51,29 @@ pub async fn a_queue_counts_its_jobs(world: World) {
     assert_eq!((queue.ready, queue.running, queue.dead), (1, 1, 1));
     assert!((3_000..4_000).contains(&queue.oldest_age_ms), "{}", queue.oldest_age_ms);
     assert_eq!(queue.paused_until, None);
+}
+
+/// Jobs that follow one another, each made by the end of the one before: there is always one.
+pub async fn counts_are_of_one_moment(world: World) {
+    world.enqueue_key("0").await;
+    let working = async {
+        for n in 1..300 {
+            let mut commit = Commit::new(world.claim_one().await.claim, Verdict::Complete);
+            commit.next_jobs.push(NewJob::new(QUEUE, n.to_string()));
+            let settled = world.store().settle(vec![commit]).await.expect("settles");
+            assert_eq!(settled, [Ok(Settled::Applied)]);
+        }
+    };
+    let counting = async {
+        loop {
+            let Queue { ready, running, .. } = queue(&world).await;
+            assert_eq!(ready + running, 1);
+        }
+    };
+    tokio::select! {
+        () = working => {}
+        () = counting => {}
+    }
 }
 
 async fn pause_for(world: &World, seconds: u64) -> Timestamp {

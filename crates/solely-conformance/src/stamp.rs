@@ -209,6 +209,7 @@ macro_rules! stamp {
                 jobs_are_listed_by_queue_state_and_key,
                 an_unknown_job_is_none,
                 a_queue_counts_its_jobs,
+                counts_are_of_one_moment,
                 a_paused_queue_gives_nothing,
                 a_pause_ends_by_time,
                 a_pause_survives_a_restart,

@@ -62,8 +62,24 @@ impl Readers {
     }
 }
 
+/// Ends a read transaction, also one whose work has panicked.
+struct Snapshot<'a>(&'a Connection);
+
+impl<'a> Snapshot<'a> {
+    fn of(conn: &'a Connection) -> Result<Self, Error> {
+        conn.prepare_cached("BEGIN")?.execute([])?;
+        Ok(Self(conn))
+    }
+}
+
+impl Drop for Snapshot<'_> {
+    fn drop(&mut self) {
+        let _ = self.0.prepare_cached("COMMIT").and_then(|mut commit| commit.execute([]));
+    }
+}
+
 impl SqliteStore {
-    /// Answers from the last commit.
+    /// Answers from the last commit, and all of it from the same one.
     pub(crate) async fn read<T, F>(&self, mut work: F) -> Result<T, StoreError>
     where
         T: Send + 'static,
@@ -74,7 +90,8 @@ impl SqliteStore {
         };
         let (caller, answer) = oneshot::channel();
         let read: Read = Box::new(move |conn| {
-            let _ = caller.send(work(conn).map_err(|error| store_error(&error)));
+            let answer = Snapshot::of(conn).and_then(|_snapshot| work(conn));
+            let _ = caller.send(answer.map_err(|error| store_error(&error)));
         });
         lane.push(vec![read], Priority::Normal)?;
         answer

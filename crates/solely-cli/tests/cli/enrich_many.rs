@@ -203,7 +203,8 @@ async fn a_server_is_killed_in_the_middle() {
     .await;
     let places = world.finder.places();
     assert!(places.values().all(|calls| *calls <= 2), "{places:?}");
-    assert!(world.calls() <= 50 + 4, "what it was working on, four at a time: {places:?}");
+    // Four at a time, and four more whose results were on their way to the store.
+    assert!(world.calls() <= 50 + 8, "{places:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
