@@ -98,7 +98,9 @@ pub(crate) async fn hits_over_http(report: &mut Report, scale: Scale, solely: &P
 
 async fn server(solely: &Path, finder: &str, env: &[(&str, &str)]) -> Result<Server> {
     let folder = tempfile::tempdir()?;
-    let config = format!("[enrich.providers.wolt]\nenabled = true\nurl = \"{finder}\"\nhosts = []\n");
+    let config = format!(
+        "[enrich.providers.wolt]\nenabled = true\nurl = \"{finder}\"\nhosts = []\ntimeout = \"5m\"\ndeadline = \"10m\"\n"
+    );
     std::fs::write(folder.path().join("solely.toml"), config)?;
     let server = Server::start_with(solely, folder, free_port(), env)?;
     server.until_ready().await?;
