@@ -83,8 +83,8 @@ pub async fn entries_of_one_write_are_judged_one_by_one(world: World) {
 /// Forgotten is not there.
 pub async fn a_forgotten_entry_is_not_there(world: World) {
     put(&world, entry("a", 1, Overwrite::Always)).await;
-    assert!(world.store().forget_entry(key("a"), Duration::ZERO).await.expect("forgets").is_some());
-    assert_eq!(world.store().forget_entry(key("a"), Duration::ZERO).await.expect("forgets"), None);
+    assert!(world.store().forget_entry(key("a"), Duration::ZERO, None).await.expect("forgets").is_some());
+    assert_eq!(world.store().forget_entry(key("a"), Duration::ZERO, None).await.expect("forgets"), None);
     assert_eq!(get(&world, "a").await, None);
 }
 
@@ -110,7 +110,7 @@ pub async fn a_later_write_has_a_later_time(world: World) {
         if n % 10 == 9 {
             let forgotten = world
                 .store()
-                .forget_entry(key("a"), Duration::ZERO)
+                .forget_entry(key("a"), Duration::ZERO, None)
                 .await
                 .expect("forgets")
                 .expect("was there");
@@ -140,7 +140,7 @@ pub async fn changes_are_read_in_order(world: World) {
         put(&world, entry(name, 1, Overwrite::Always)).await;
         world.advance(Duration::from_millis(1));
     }
-    world.store().forget_entry(key("a"), Duration::ZERO).await.expect("forgets").expect("was there");
+    world.store().forget_entry(key("a"), Duration::ZERO, None).await.expect("forgets").expect("was there");
     let (mut found, mut after) = (Vec::new(), since(start));
     loop {
         let page = changes_after(&world, after, 2).await;

@@ -79,7 +79,7 @@ pub async fn what_is_known_is_answered(world: World) {
     world.advance(HOUR);
     assert_eq!(asked(&store, ask("r2", &["a"])).await, [Waits::Made]);
     store.put_entries(vec![found("c", Overwrite::Always)]).await.expect("writes");
-    store.forget_entry(entry_key("wolt", "c"), HOUR).await.expect("forgets").expect("was there");
+    store.forget_entry(entry_key("wolt", "c"), HOUR, None).await.expect("forgets").expect("was there");
     assert_eq!(asked(&store, ask("r3", &["c"])).await, [Waits::Made]);
 }
 
@@ -103,7 +103,7 @@ pub async fn a_request_remembers_what_it_was_told(mut world: World) {
     asked(&store, ask("r", &["a", "b"])).await;
     let after = told(&store, "r").await.expect("remembered");
     assert_eq!(after.0["wolt/a"].since, Some(since));
-    store.forget_entry(entry_key("wolt", "a"), HOUR).await.expect("forgets").expect("was there");
+    store.forget_entry(entry_key("wolt", "a"), HOUR, None).await.expect("forgets").expect("was there");
     asked(&store, ask("r", &["a"])).await;
     drop(store);
     world.restart().await;
@@ -176,7 +176,7 @@ pub async fn a_write_may_replace_only_what_is_gone(world: World) {
     assert_eq!(put(Overwrite::IfGone).await, Put::Outdated { version: 1 });
     world.advance(HOUR);
     assert_eq!(put(Overwrite::IfGone).await, Put::Stored { version: 2 }, "it had ended");
-    store.forget_entry(entry_key("wolt", "a"), HOUR).await.expect("forgets").expect("was there");
+    store.forget_entry(entry_key("wolt", "a"), HOUR, None).await.expect("forgets").expect("was there");
     assert_eq!(put(Overwrite::IfGone).await, Put::Stored { version: 3 }, "it was forgotten");
 }
 
@@ -187,7 +187,11 @@ pub async fn what_is_gone_is_kept_for_those_who_were_told(world: World) {
     let kept = async || store.kept_entries(vec![key.clone()]).await.expect("reads").remove(0);
     store.put_entries(vec![found("a", Overwrite::Always)]).await.expect("writes");
     let fresh = kept().await.expect("there");
-    store.forget_entry(key.clone(), 2 * HOUR).await.expect("forgets").expect("was there");
+    let told = || Some(NewEvent::new("place:a", "wolt_entry_forgotten"));
+    store.forget_entry(key.clone(), 2 * HOUR, told()).await.expect("forgets").expect("was there");
+    assert_eq!(store.forget_entry(key.clone(), HOUR, told()).await.expect("looks"), None);
+    let events = store.timeline("place:a".to_owned(), None, 10).await.expect("reads");
+    assert_eq!(events.len(), 1, "told of with it, and only if there was something to forget");
     assert_eq!(store.entries(vec![key.clone()]).await.expect("reads"), [None]);
     let gone = kept().await.expect("kept");
     assert_eq!((gone.age, &gone.value), (Age::Gone, &fresh.value));
@@ -197,5 +201,9 @@ pub async fn what_is_gone_is_kept_for_those_who_were_told(world: World) {
     store.put_entries(vec![found("a", Overwrite::Always)]).await.expect("writes");
     world.advance(HOUR);
     assert_eq!(kept().await.map(|entry| entry.age), Some(Age::Gone));
-    assert_eq!(store.forget_entry(key.clone(), HOUR).await.expect("looks"), None, "it has ended by itself");
+    assert_eq!(
+        store.forget_entry(key.clone(), HOUR, None).await.expect("looks"),
+        None,
+        "it has ended by itself"
+    );
 }

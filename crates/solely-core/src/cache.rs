@@ -25,6 +25,7 @@ use async_trait::async_trait;
 
 use crate::clock::Timestamp;
 use crate::error::StoreError;
+use crate::event::NewEvent;
 use crate::json::Json;
 
 pub use tiers::{AskHints, Cache, CopiedEntries};
@@ -204,9 +205,15 @@ pub trait CacheStore: Send + Sync {
     /// Writes entries in one transaction; each is judged by its own version.
     async fn put_entries(&self, entries: Vec<PutEntry>) -> Result<Vec<Put>, StoreError>;
 
-    /// Forgets an entry that may be served. When, if there was one. What it held is kept for this long,
-    /// and at least for [`limits::FORGOTTEN_FOR`](crate::limits::FORGOTTEN_FOR).
-    async fn forget_entry(&self, key: EntryKey, keep: Duration) -> Result<Option<Timestamp>, StoreError>;
+    /// Forgets an entry that may be served, and tells of it in the same transaction. When, if there was
+    /// one. What it held is kept for this long, and at least for
+    /// [`limits::FORGOTTEN_FOR`](crate::limits::FORGOTTEN_FOR).
+    async fn forget_entry(
+        &self,
+        key: EntryKey,
+        keep: Duration,
+        told: Option<NewEvent>,
+    ) -> Result<Option<Timestamp>, StoreError>;
 
     /// The changes after a cursor, at most so many. A forgotten entry is among them for
     /// [`limits::FORGOTTEN_FOR`](crate::limits::FORGOTTEN_FOR).

@@ -111,6 +111,8 @@ pub const RESULTS_MAX: usize = 200;
 pub const STATES_MAX: usize = 1_000;
 /// Bytes of the name, the address and the city of a place.
 pub const NAME_BYTES_MAX: usize = 512;
+/// Bytes of a link.
+pub const LINK_BYTES_MAX: usize = 2_048;
 /// Places that are warmed at once.
 pub const WARM_MAX: usize = 500;
 /// Subscriptions of one socket.

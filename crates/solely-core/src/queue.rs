@@ -12,6 +12,7 @@ use crate::bus::{Bus, Topic};
 use crate::cache::EntryKey;
 use crate::clock::Timestamp;
 use crate::commit::{Commit, Effect, Settled};
+use crate::enrich::{Ask, Asked, Waits, request_key};
 use crate::error::StoreError;
 use crate::id::JobId;
 use crate::job::{Enqueued, Job, JobState, NewJob, ReviveRequest, Revived};
@@ -122,6 +123,30 @@ impl Jobs {
         }
         self.wake(queues.iter().map(String::as_str));
         Ok(outcomes)
+    }
+
+    /// See [`crate::enrich::EnrichStore::wait`]. Wakes the workers of the lookups, and whoever has
+    /// subscribed to the request.
+    pub async fn wait(&self, ask: Ask) -> Result<Asked, StoreError> {
+        let queues: Vec<String> = ask.waits.iter().map(|wait| wait.job.queue.clone()).collect();
+        let request = ask.request.as_ref().map(|request| request_key(&request.id));
+        let asked = self.store.wait(ask).await?;
+        let Asked::Answered(answers) = &asked else { return Ok(asked) };
+        let mut waited_for: Vec<&str> = Vec::new();
+        for (queue, answer) in queues.iter().zip(answers) {
+            let outcome = match answer {
+                Waits::Resolved(_) => continue,
+                Waits::Made => Enqueued::Created,
+                Waits::Known { of, state, .. } => Enqueued::Duplicate { of: *of, state: *state, until: None },
+            };
+            self.metrics.enqueued(queue, &outcome);
+            waited_for.push(queue);
+        }
+        if let (Some(request), false) = (request, waited_for.is_empty()) {
+            self.bus.changed_here(&[request]);
+        }
+        self.wake(waited_for);
+        Ok(asked)
     }
 
     /// See [`crate::job::JobStore::settle`]. Wakes the workers of the jobs that follow, and tells of the

@@ -7,12 +7,13 @@ use solely_core::cache::{
     Age, CacheStore, Change, ChangeCursor, Changes, Entry, EntryKey, Overwrite, Put, PutEntry,
 };
 use solely_core::clock::Timestamp;
+use solely_core::event::NewEvent;
 use solely_core::{Json, StoreError, limits};
 use tokio_postgres::{Error, Row};
 
 use crate::row::{self, millis, signed};
 use crate::transaction::transact;
-use crate::{PostgresStore, Tx};
+use crate::{PostgresStore, Tx, event};
 
 #[async_trait]
 impl CacheStore for PostgresStore {
@@ -31,7 +32,12 @@ impl CacheStore for PostgresStore {
         }
         .await)
     }
-    async fn forget_entry(&self, key: EntryKey, keep: Duration) -> Result<Option<Timestamp>, StoreError> {
+    async fn forget_entry(
+        &self,
+        key: EntryKey,
+        keep: Duration,
+        told: Option<NewEvent>,
+    ) -> Result<Option<Timestamp>, StoreError> {
         transact!(self.work, |tx| async {
             let now = tx.now().await?;
             let rows = tx
@@ -49,7 +55,11 @@ impl CacheStore for PostgresStore {
                     ],
                 )
                 .await?;
-            Ok(rows.first().map(|found| row::time(found, 0)))
+            let at = rows.first().map(|found| row::time(found, 0));
+            if let (Some(_), Some(told)) = (at, &told) {
+                event::insert(tx, std::slice::from_ref(told), now).await?;
+            }
+            Ok(at)
         }
         .await)
     }

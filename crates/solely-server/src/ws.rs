@@ -95,8 +95,10 @@ const SENT_AT_ONCE: usize = 64;
 struct Outbox {
     messages: Mutex<VecDeque<Utf8Bytes>>,
     some: Notify,
-    /// Too much was left unread.
+    /// Too much was left unread, or nothing more can be told.
     full: AtomicBool,
+    /// A signal of its own: whoever waits for it while it sends must not use up the other.
+    filled: Notify,
 }
 
 impl Outbox {
@@ -108,10 +110,9 @@ impl Outbox {
         self.full.load(Ordering::Relaxed)
     }
 
-    /// Ready when there is something to send, or too much.
     async fn until_full(&self) {
-        while !self.is_full() {
-            self.some.notified().await;
+        if !self.is_full() {
+            self.filled.notified().await;
         }
     }
 }
@@ -122,14 +123,20 @@ impl Listens for Outbox {
         let fits = messages.len() < limits::SOCKET_UNREAD_MAX && !self.is_full();
         if fits {
             messages.push_back(message.into());
+            drop(messages);
+            self.some.notify_one();
         } else {
-            messages.clear();
-            messages.shrink_to_fit();
-            self.full.store(true, Ordering::Relaxed);
+            drop(messages);
+            self.end();
         }
-        drop(messages);
-        self.some.notify_one();
         fits
+    }
+
+    fn end(&self) {
+        *self.messages() = VecDeque::new();
+        self.full.store(true, Ordering::Relaxed);
+        self.filled.notify_one();
+        self.some.notify_one();
     }
 }
 
@@ -332,3 +339,30 @@ const NACK: &str = r#"{"type":"sub_nack","reason":"invalid_request"}"#;
 const UNAUTHORIZED: &str = r#"{"type":"sub_nack","reason":"unauthorized"}"#;
 const TOO_MANY: &str = r#"{"type":"sub_nack","reason":"too_many"}"#;
 const CLOSING: Duration = Duration::from_secs(2);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whoever sends waits for the outbox to be full meanwhile. What is pushed then is still to be sent.
+    #[tokio::test]
+    async fn what_is_pushed_while_another_is_sent_is_not_forgotten() {
+        let outbox = Outbox::default();
+        let full = outbox.until_full();
+        tokio::pin!(full);
+        let waits = async |full: &mut std::pin::Pin<&mut _>| {
+            tokio::time::timeout(Duration::ZERO, full.as_mut()).await.is_err()
+        };
+        assert!(waits(&mut full).await, "it is not full");
+        assert!(outbox.push("a".to_owned()));
+        assert!(waits(&mut full).await, "it is not full");
+        tokio::time::timeout(Duration::ZERO, outbox.some.notified())
+            .await
+            .expect("there is something to send");
+        for _ in 0..limits::SOCKET_UNREAD_MAX {
+            outbox.push("b".to_owned());
+        }
+        full.await;
+        assert!(outbox.messages().is_empty() && !outbox.push("c".to_owned()));
+    }
+}

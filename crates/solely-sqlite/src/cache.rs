@@ -8,11 +8,12 @@ use solely_core::cache::{
     Age, CacheStore, Change, ChangeCursor, Changes, Entry, EntryKey, Overwrite, Put, PutEntry,
 };
 use solely_core::clock::Timestamp;
+use solely_core::event::NewEvent;
 use solely_core::{Json, StoreError, limits};
 
-use crate::SqliteStore;
 use crate::row::{self, signed};
 use crate::writer::Tx;
+use crate::{SqliteStore, event};
 
 #[async_trait]
 impl CacheStore for SqliteStore {
@@ -30,7 +31,12 @@ impl CacheStore for SqliteStore {
         self.writer.run("put_entries", move |tx| entries.iter().map(|entry| put(tx, entry)).collect()).await
     }
 
-    async fn forget_entry(&self, key: EntryKey, keep: Duration) -> Result<Option<Timestamp>, StoreError> {
+    async fn forget_entry(
+        &self,
+        key: EntryKey,
+        keep: Duration,
+        told: Option<NewEvent>,
+    ) -> Result<Option<Timestamp>, StoreError> {
         self.writer
             .run("forget_entry", move |tx| {
                 let mut forget = tx.conn.prepare_cached(
@@ -42,7 +48,11 @@ impl CacheStore for SqliteStore {
                 )?;
                 let known_until = tx.now.plus(keep.max(limits::FORGOTTEN_FOR)).as_millis();
                 let values = params![key.space, key.key, tx.now_ms(), known_until];
-                forget.query_row(values, |found| row::time(found, 0)).optional()
+                let at = forget.query_row(values, |found| row::time(found, 0)).optional()?;
+                if let (Some(_), Some(told)) = (at, &told) {
+                    event::insert(tx, told)?;
+                }
+                Ok(at)
             })
             .await
     }

@@ -105,6 +105,8 @@ impl Listens for Ears {
     fn push(&self, message: String) -> bool {
         self.0.send(message).is_ok()
     }
+
+    fn end(&self) {}
 }
 
 async fn listen(enrich: &Enrich, client: &reqwest::Client, upstream: &str) {

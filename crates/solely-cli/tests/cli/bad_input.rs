@@ -228,6 +228,7 @@ fn enrich_cases() -> Vec<Case> {
         ask(&format!(r#"{{"results":[],"requestId":"{long}"}}"#), "requestId"),
         ask(r#"{"results":[],"cityText":7}"#, "cityText"),
         ask(&format!(r#"{{"results":[],"cityText":"{long}"}}"#), "cityText"),
+        ask("{\"results\":[],\"cityText\":\"a\\u0000\"}", "cityText"),
         ask(r#"{"results":[],"providers":"wolt"}"#, "providers"),
         ask(r#"{"results":[],"providers":["nobody"]}"#, "nobody"),
         ask(r#"{"results":[],"colour":"red"}"#, "colour"),
@@ -241,6 +242,9 @@ fn enrich_cases() -> Vec<Case> {
         case("GET", SOME_PLACE, "", 404, "NOT_FOUND", "somewhere"),
         case("GET", "/v1/enrich/nobody/places/a", "", 404, "NOT_FOUND", "nobody"),
         case("DELETE", SOME_PLACE, "", 404, "NOT_FOUND", "somewhere"),
+        case("GET", "/v1/enrich/a%00", "", 404, "NOT_FOUND", "request"),
+        case("GET", "/v1/enrich/wolt/places/a%00", "", 404, "NOT_FOUND", "place"),
+        case("DELETE", "/v1/enrich/wolt/places/a%00", "", 404, "NOT_FOUND", "place"),
         case("DELETE", "/v1/enrich/nobody/places/a", "", 404, "NOT_FOUND", "nobody"),
     ]
 }

@@ -23,6 +23,7 @@ use crate::bus::{Bus, ChangeListener, Note};
 use crate::clock::Timestamp;
 use crate::companion::{Companion, Copied, Hinted, Visit, Wanted};
 use crate::error::StoreError;
+use crate::event::NewEvent;
 use crate::fault::{Guards, Points};
 use crate::limits;
 use crate::metrics::Metrics;
@@ -248,8 +249,13 @@ impl Cache {
 
     /// Forgets an entry that may be served, and tells of it. True if there was one. What it held is kept
     /// for this long, for those who were told of it.
-    pub async fn forget(&self, key: EntryKey, keep: Duration) -> Result<bool, StoreError> {
-        let outcome = self.inner.store.forget_entry(key.clone(), keep).await;
+    pub async fn forget(
+        &self,
+        key: EntryKey,
+        keep: Duration,
+        told: Option<NewEvent>,
+    ) -> Result<bool, StoreError> {
+        let outcome = self.inner.store.forget_entry(key.clone(), keep, told).await;
         match outcome {
             Ok(Some(at)) => self.inner.untell(&[key], Some(at)),
             Err(StoreError::Unknown(_)) => self.inner.bus.changed_here(&[key]),

@@ -128,7 +128,7 @@ impl Lookups {
                 Some(Resolved { status: Status::Found, url: Some(url), meta: None })
             }
             Findings::Found { .. } => {
-                Some(not_found(Some(serde_json::json!({"reason": "host_not_allowed"}))))
+                Some(not_found(Some(serde_json::json!({"reason": "link_not_allowed"}))))
             }
             Findings::Candidates(mut candidates) => {
                 candidates.truncate(CANDIDATES_MAX);

@@ -7,6 +7,7 @@
 use reqwest::Url;
 
 use super::finder::{Candidate, Place};
+use crate::limits;
 
 /// A candidate that was accepted.
 #[derive(Clone, Debug, PartialEq)]
@@ -61,8 +62,12 @@ pub fn pick(place: &Place, hosts: &[String], candidates: &[Candidate]) -> Option
     best
 }
 
-/// Whether a link may be shown: of the web, and on one of the hosts or below it. No hosts: on any.
+/// Whether a link may be shown: of the web, not too long, and on one of the hosts or below it. No hosts: on
+/// any.
 pub fn is_allowed(url: &str, hosts: &[String]) -> bool {
+    if url.len() > limits::LINK_BYTES_MAX {
+        return false;
+    }
     let Ok(url) = Url::parse(url) else { return false };
     let Some(host) = url.host_str().filter(|_| matches!(url.scheme(), "http" | "https")) else {
         return false;
@@ -142,6 +147,7 @@ mod tests {
             "https://wolt.com.evil.com/pizza-house",
             "javascript:alert('pizza-house')",
             "pizza-house",
+            &format!("https://wolt.com/{}/pizza-house", "x".repeat(limits::LINK_BYTES_MAX)),
         ] {
             assert_eq!(picked("Pizza House", &[("Pizza House", url)]), None, "{url}");
         }

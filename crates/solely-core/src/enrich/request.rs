@@ -26,7 +26,7 @@ use crate::error::StoreError;
 use crate::event::NewEvent;
 use crate::fault::{self, Guard};
 use crate::id::JobId;
-use crate::job::{Enqueued, JobState, NewJob, Window};
+use crate::job::{JobState, NewJob, Window};
 use crate::json::Json;
 
 /// Who asks.
@@ -216,13 +216,12 @@ impl Enrich {
             return Ok(warmed);
         }
         let began = Instant::now();
-        let Asked::Answered(answers) = inner.jobs.store().wait(Ask { request: None, waits }).await? else {
+        let Asked::Answered(answers) = inner.jobs.wait(Ask { request: None, waits }).await? else {
             return Ok(warmed);
         };
         let decisions = inner.decisions(provider);
         let mut found = Vec::new();
         for (n, answer) in missing.into_iter().zip(answers) {
-            inner.count(&keys[n].space, &answer);
             let Place { place_id, name, city_text, .. } = &places[n];
             let of = Subject { request_id: &from.request_id, place_id, name, city: city_text.as_deref() };
             match answer {
@@ -241,7 +240,6 @@ impl Enrich {
             }
         }
         inner.cache.remember(&visit.copied, found, began);
-        inner.jobs.wake([super::queue(&provider.name).as_str()]);
         Ok(warmed)
     }
 
@@ -277,6 +275,11 @@ impl State {
     }
 }
 
+#[expect(clippy::ref_option, reason = "as lists of them are looked at")]
+fn is_known(entry: &Option<Entry>) -> bool {
+    entry.as_ref().is_some_and(|entry| entry.age != Age::Gone)
+}
+
 /// What the copies had, and the ids of the lookups that leases were taken for.
 struct Visit {
     copied: CopiedEntries,
@@ -286,7 +289,6 @@ struct Visit {
 impl Visit {
     /// The places of what has to be asked of the store. An entry that has ended is no answer.
     fn missing(&self) -> Vec<usize> {
-        let is_known = |entry: &Option<Entry>| entry.as_ref().is_some_and(|entry| entry.age != Age::Gone);
         (0..self.copied.entries.len()).filter(|&n| !is_known(&self.copied.entries[n])).collect()
     }
 
@@ -344,7 +346,7 @@ impl Inner {
         let request = AskingRequest { id: from.request_id.clone(), ttl: self.request_ttl, told };
         fault::point("enrich.leased");
         let began = Instant::now();
-        let answers = match self.jobs.store().wait(Ask { request: Some(request), waits }).await {
+        let answers = match self.jobs.wait(Ask { request: Some(request), waits }).await {
             Ok(Asked::Answered(answers)) => answers,
             Ok(Asked::TooMany) => {
                 leases.give_back(self, |_| true);
@@ -361,20 +363,10 @@ impl Inner {
         };
         let found: Vec<(usize, Entry)> = missing.iter().zip(&answers).filter_map(known).collect();
         for (&n, answer) in missing.iter().zip(&answers) {
-            self.count(&keys[n].space, answer);
             self.say(from, &all[n], visit.copied.hints[n].as_ref(), answer);
         }
         leases.give_back(self, |nth| !matches!(answers[nth], Waits::Made));
         self.cache.remember(&visit.copied, found.clone(), began);
-        let waiting =
-            missing.iter().zip(&answers).filter(|(_, answer)| !matches!(answer, Waits::Resolved(_)));
-        let mut queues: Vec<&str> = waiting.map(|(&n, _)| keys[n].space.as_str()).collect();
-        queues.dedup();
-        if !queues.is_empty() {
-            self.jobs.wake(queues);
-            // Whoever has subscribed to the request hears that it waits.
-            self.jobs.bus().changed_here(&[request_key(&from.request_id)]);
-        }
         let mut entries = visit.copied.entries;
         for &n in missing {
             entries[n] = None;
@@ -394,27 +386,19 @@ impl Inner {
         missing: &[usize],
         error: StoreError,
     ) -> Result<Vec<Option<Entry>>, AskError> {
-        let Some(last) = copied.last_known().filter(|_| error.retryable()) else {
-            for &n in missing {
-                self.decisions(all[n].provider).skipped(all[n].named(from), Skip::QueueUnavailable);
-            }
-            return Err(error.into());
-        };
-        let lacking = copied.missing();
+        let (lacking, last) = (copied.missing(), copied.last_known());
         let mut entries = copied.entries;
-        for (n, entry) in lacking.into_iter().zip(last) {
+        for (n, entry) in lacking.into_iter().zip(last.unwrap_or_default()) {
             entries[n] = Some(entry);
         }
-        Ok(entries)
-    }
-
-    fn count(&self, queue: &str, answer: &Waits) {
-        let outcome = match answer {
-            Waits::Resolved(_) => return,
-            Waits::Made => Enqueued::Created,
-            Waits::Known { of, state, .. } => Enqueued::Duplicate { of: *of, state: *state, until: None },
-        };
-        self.jobs.metrics().enqueued(queue, &outcome);
+        // What has ended is no answer, whoever cannot be asked.
+        if error.retryable() && entries.iter().all(is_known) {
+            return Ok(entries);
+        }
+        for &n in missing {
+            self.decisions(all[n].provider).skipped(all[n].named(from), Skip::QueueUnavailable);
+        }
+        Err(error.into())
     }
 
     /// Says what became of a place that was missing.

@@ -23,6 +23,9 @@ use crate::fault::Guard;
 pub trait Listens: Send + Sync {
     /// Takes a message, without waiting. False if it will take no more.
     fn push(&self, message: String) -> bool;
+
+    /// Nothing more can be told: whoever listens has to begin anew.
+    fn end(&self);
 }
 
 /// Why there is no subscription.
@@ -193,11 +196,12 @@ impl Hears for Listening {
     fn hear(&self, entry: &Entry) -> Heard {
         if entry.key.space == UNCOPIED {
             let new = self.take(entry);
-            // Should it be too much, the slow look at the request tries again.
-            return match self.watch_also(new, true) {
-                Ok(()) => Heard::More,
-                Err(_) => Heard::Nothing,
-            };
+            if self.watch_also(new, true).is_ok() {
+                return Heard::More;
+            }
+            // It waits for more than can be watched. It is not left to wait in silence.
+            self.listens.end();
+            return Heard::Nothing;
         }
         let mut state = self.state();
         let Some(&since) = state.pending.get(&entry.key) else { return Heard::Enough };

@@ -297,13 +297,9 @@ impl Enrich {
         request_id: Option<String>,
     ) -> Result<bool, StoreError> {
         let inner = &self.inner;
-        let forgotten = inner.cache.forget(entry_key(&provider.name, place), inner.request_ttl).await?;
-        if forgotten {
-            let mut told = NewEvent::new(subject(place), format!("{}_entry_forgotten", provider.name));
-            told.request_id = request_id;
-            inner.jobs.store().append(vec![told]).await?;
-        }
-        Ok(forgotten)
+        let mut told = NewEvent::new(subject(place), format!("{}_entry_forgotten", provider.name));
+        told.request_id = request_id;
+        inner.cache.forget(entry_key(&provider.name, place), inner.request_ttl, Some(told)).await
     }
 }
 

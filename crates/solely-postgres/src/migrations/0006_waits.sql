@@ -134,7 +134,7 @@ BEGIN
                 -- A statement of its own, which sees what this transaction has made.
                 RETURN QUERY SELECT found.n, 2::smallint, NULL::text, NULL::bigint, NULL::bigint, NULL::bigint,
                                     NULL::bigint, jobs.id, found.of_state,
-                                    jobs.attributes::jsonb ->> 'requestId', now_ms
+                                    jobs.attributes::json ->> 'requestId', now_ms
                                FROM jobs WHERE jobs.id = found.of_job;
             END IF;
         END LOOP;

@@ -105,7 +105,7 @@ async fn a_late_writer_does_not_bring_back_what_was_forgotten(guards: Guards) ->
     let mut stop = writer.points.stop_at("cache.replace");
     writer.write("a", 1).await;
     stop.reached().await;
-    assert!(other.cache.forget(key("a"), Duration::ZERO).await.expect("forgets"));
+    assert!(other.cache.forget(key("a"), Duration::ZERO, None).await.expect("forgets"));
     other.until_looked_around().await;
     redis.ask("DEL entry:5:space:a").expect("drops the mark of it");
     let before = writer.redis.round_trips();
@@ -127,7 +127,7 @@ async fn a_back_fill_does_not_bring_back_what_was_forgotten(guards: Guards) -> b
     assert_eq!(reader.read("a").await, Some(1));
     stop.reached().await;
     let before = other.redis.round_trips();
-    assert!(other.cache.forget(key("a"), Duration::ZERO).await.expect("forgets"));
+    assert!(other.cache.forget(key("a"), Duration::ZERO, None).await.expect("forgets"));
     eventually("it is marked", async || other.redis.round_trips() > before).await;
     let before = reader.redis.round_trips();
     stop.open();

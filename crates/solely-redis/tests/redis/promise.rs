@@ -107,7 +107,7 @@ async fn a_forgotten_entry_is_forgotten_everywhere(place: &Place) {
     let (here, there) = (place.instance().await, place.instance().await);
     here.write_through("a", 7).await;
     assert_eq!(there.read("a").await, Some(7));
-    assert!(here.cache.forget(key("a"), Duration::ZERO).await.expect("forgets"));
+    assert!(here.cache.forget(key("a"), Duration::ZERO, None).await.expect("forgets"));
     assert_eq!(here.read("a").await, None, "at once here");
     eventually("it is forgotten there", async || there.read("a").await.is_none()).await;
     here.until_copied("a", None).await;

@@ -98,7 +98,7 @@ pub(crate) async fn ask(
 ) -> Result<Response, ApiError> {
     let body: Ask<'_> = parse(&body)?;
     let (city, request_id) = (body.city_text.as_deref(), body.request_id.as_deref());
-    check_city(city)?;
+    check_text("cityText", city)?;
     if let Some(id) = request_id {
         check_key("requestId", id)?;
     }
@@ -147,11 +147,10 @@ fn json(text: String) -> Response {
     ([(header::CONTENT_TYPE, "application/json")], text).into_response()
 }
 
-fn check_city(city: Option<&str>) -> Result<(), ApiError> {
-    match city {
-        Some(city) if city.len() > limits::NAME_BYTES_MAX => {
-            Err(ApiError::invalid(format!("`cityText` has at most {} bytes", limits::NAME_BYTES_MAX)))
-        }
+/// Text that may be missing or empty.
+fn check_text(field: &str, text: Option<&str>) -> Result<(), ApiError> {
+    match text {
+        Some(text) if !text.is_empty() => check_key(field, text),
         _ => Ok(()),
     }
 }
@@ -221,12 +220,10 @@ pub(crate) async fn recall(
     State(app): State<App>,
     Path(request): Path<String>,
 ) -> Result<Response, ApiError> {
-    let places = app.enrich.recall(&request).await?;
-    let Some(places) = places else {
-        return Err(ApiError::not_found(
-            "There is no request of this id that waits for anything, or not any more.",
-        ));
-    };
+    let missing =
+        || ApiError::not_found("There is no request of this id that waits for anything, or not any more.");
+    check_key("requestId", &request).map_err(|_| missing())?;
+    let places = app.enrich.recall(&request).await?.ok_or_else(missing)?;
     let states = places.iter().flat_map(|place| &place.states);
     let pending = states.filter(|(_, state)| matches!(state, enrich::State::Pending)).count();
     let mut out = String::from("{\"requestId\":");
@@ -317,7 +314,8 @@ pub(crate) async fn warm(
     for (nth, place) in body.places.into_iter().enumerate() {
         check_key(&format!("places[{nth}].placeId"), &place.place_id)?;
         check_key(&format!("places[{nth}].name"), &place.name)?;
-        check_city(place.city_text.as_deref())?;
+        check_text(&format!("places[{nth}].cityText"), place.city_text.as_deref())?;
+        check_text(&format!("places[{nth}].address"), place.address.as_deref())?;
         let WarmPlace { place_id, name, city_text, address } = place;
         if !places.iter().any(|known| known.place_id == place_id) {
             places.push(Place { place_id, name, city_text, address_text: address });
@@ -333,6 +331,13 @@ pub(crate) async fn warm(
 fn known(app: &App, provider: &str) -> Result<Arc<Provider>, ApiError> {
     let missing = || ApiError::not_found(format!("There is no provider `{provider}`."));
     app.enrich.provider(provider).cloned().ok_or_else(missing)
+}
+
+/// The provider of a route, and its place: one that cannot be a place's id is unknown.
+fn known_place(app: &App, provider: &str, place: &str) -> Result<Arc<Provider>, ApiError> {
+    let provider = known(app, provider)?;
+    check_key("placeId", place).map_err(|_| unknown(place))?;
+    Ok(provider)
 }
 
 fn unknown(place: &str) -> ApiError {
@@ -352,7 +357,7 @@ pub(crate) async fn look(
     State(app): State<App>,
     PathPair(provider, place): PathPair<String>,
 ) -> Result<Json<Looked>, ApiError> {
-    let provider = known(&app, &provider)?;
+    let provider = known_place(&app, &provider, &place)?;
     let looked = app.enrich.look(&provider, &place).await?;
     looked.map(Json).ok_or_else(|| unknown(&place))
 }
@@ -373,7 +378,7 @@ pub(crate) async fn forget(
     asker: Asker,
     PathPair(provider, place): PathPair<String>,
 ) -> Result<StatusCode, ApiError> {
-    let provider = known(&app, &provider)?;
+    let provider = known_place(&app, &provider, &place)?;
     let forgotten = app.enrich.forget(&provider, &place, Some(asker.request_id)).await?;
     if forgotten { Ok(StatusCode::NO_CONTENT) } else { Err(unknown(&place)) }
 }
