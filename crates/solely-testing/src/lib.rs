@@ -53,10 +53,14 @@ fn start_for_this_process() -> String {
 
 /// A database of its own on that server.
 pub fn fresh_database() -> String {
-    let server = postgres_url();
+    fresh_database_on(&postgres_url())
+}
+
+/// A database of its own on another server.
+fn fresh_database_on(server: &str) -> String {
     let name = format!("test_{:032x}", rand::random::<u128>());
     let sql = format!("CREATE DATABASE {name}");
-    let made = Command::new(postgres_bin().join("psql")).args(["-q", "-X", "-c", &sql, &server]).status();
+    let made = Command::new(postgres_bin().join("psql")).args(["-q", "-X", "-c", &sql, server]).status();
     assert!(made.is_ok_and(|status| status.success()), "a database is made");
     let (place, _) = server.rsplit_once('/').expect("ends with a database");
     format!("{place}/{name}")
@@ -82,15 +86,22 @@ pub struct PostgresServer {
 impl PostgresServer {
     /// Makes a cluster in a temporary folder and serves it.
     pub fn start() -> Self {
-        Self::start_with(None)
+        Self::start_with(Vec::new(), None)
+    }
+
+    /// The same, where nothing is cleared away or counted but by who works with it: housekeeping
+    /// looks at a database now and then, and while it does so nothing of it can be cleared away.
+    pub fn start_without_housekeeping() -> Self {
+        Self::start_with(vec!["-c".to_owned(), "autovacuum=off".to_owned()], None)
     }
 
     /// The same, encrypted, with a certificate and its key as PEM.
     pub fn start_encrypted(certificate: &str, key: &str) -> Self {
-        Self::start_with(Some([("server.crt", certificate), ("server.key", key)]))
+        let settings = vec!["-c".to_owned(), "ssl=on".to_owned()];
+        Self::start_with(settings, Some([("server.crt", certificate), ("server.key", key)]))
     }
 
-    fn start_with(secrets: Option<[(&str, &str); 2]>) -> Self {
+    fn start_with(settings: Vec<String>, secrets: Option<[(&str, &str); 2]>) -> Self {
         let folder = TempDir::new().expect("a folder");
         let bin = postgres_bin();
         own(folder.path());
@@ -100,13 +111,11 @@ impl PostgresServer {
             .stdout(Stdio::null())
             .status();
         assert!(made.is_ok_and(|status| status.success()), "initdb failed");
-        let mut settings = Vec::new();
         for (name, pem) in secrets.into_iter().flatten() {
             let file = folder.path().join("data").join(name);
             std::fs::write(&file, pem).expect("is written");
             std::fs::set_permissions(&file, Permissions::from_mode(0o600)).expect("is kept secret");
             own(&file);
-            settings = vec!["-c".to_owned(), "ssl=on".to_owned()];
         }
         let mut server = Self { child: None, port: free_port(), bin, folder, settings };
         server.start_again();
@@ -178,6 +187,11 @@ impl PostgresServer {
     /// Where its first database is.
     pub fn url(&self) -> String {
         format!("postgres://postgres@127.0.0.1:{}/postgres", self.port)
+    }
+
+    /// A database of its own on this server.
+    pub fn fresh_database(&self) -> String {
+        fresh_database_on(&self.url())
     }
 
     fn until_ready(&self) {

@@ -13,7 +13,7 @@ use solely_core::lease::{Acquired, Holder, LeaseRenewed, LeaseRequest, LeaseStor
 use solely_core::liveness::{Beat, LivenessStore as _};
 use solely_core::{Json, LeaseId, ProcessId, Store as _};
 use solely_postgres::{Options, PostgresStore};
-use solely_testing::fresh_database;
+use solely_testing::PostgresServer;
 use tokio_postgres::{Client, NoTls};
 
 /// What was read.
@@ -48,18 +48,15 @@ const BATCH: usize = 64;
 const BATCHES: usize = 40;
 
 impl Site {
-    async fn new() -> Self {
-        let url = fresh_database();
+    async fn new(server: &PostgresServer) -> Self {
+        let url = server.fresh_database();
         let store = PostgresStore::open(&url, &Options { max_connections: 3, ..Options::default() }).await;
         let store = store.expect("opens");
         let (client, connection) = tokio_postgres::connect(&url, NoTls).await.expect("connects");
         tokio::spawn(connection);
         for table in TABLES {
-            // Never analysed; and without a log, to be filled faster.
-            let never = format!(
-                "ALTER TABLE {table} SET (autovacuum_enabled = off); ALTER TABLE {table} SET UNLOGGED"
-            );
-            client.batch_execute(&never).await.expect("never analysed");
+            // Without a log, to be filled faster.
+            client.batch_execute(&format!("ALTER TABLE {table} SET UNLOGGED")).await.expect("is altered");
         }
         let process = ProcessId::random();
         store.beat(Beat { process, dead_after: Duration::from_secs(600) }).await.expect("beats");
@@ -239,7 +236,8 @@ async fn crowd(client: &Client, first: u32, last: u32) {
 /// and beside a million, with the plans that were made when the tables were empty.
 #[tokio::test]
 async fn a_million_rows_beside_it_change_nothing() {
-    let site = Site::new().await;
+    let server = PostgresServer::start_without_housekeeping();
+    let site = Site::new(&server).await;
     crowd(&site.client, 1, 10).await;
     let fresh = site.cost("fresh").await;
     crowd(&site.client, 11, 10_000).await;
@@ -247,7 +245,7 @@ async fn a_million_rows_beside_it_change_nothing() {
     crowd(&site.client, 10_001, 1_000_000).await;
     let many = site.cost("many").await;
     let many_batches = site.cost_of_batches("many").await;
-    let small = Site::new().await;
+    let small = Site::new(&server).await;
     crowd(&small.client, 1, 10_000).await;
     let few_batches = small.cost_of_batches("few").await;
     println!("{TIMES} times      fresh      few     many");
