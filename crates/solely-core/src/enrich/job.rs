@@ -132,10 +132,10 @@ impl Lookups {
             }
             Findings::Candidates(mut candidates) => {
                 candidates.truncate(CANDIDATES_MAX);
-                let accepted = matcher::pick(&lookup.place, hosts, &candidates)?;
-                let url = candidates.swap_remove(accepted.place).url;
-                let meta = serde_json::json!({"score": accepted.score, "query": query + 1});
-                Some(Resolved { status: Status::Found, url: Some(url), meta: Some(meta) })
+                let accepted = matcher::decide(&lookup.place, hosts, &candidates).accepted?;
+                let meta =
+                    serde_json::json!({"score": accepted.score, "query": query + 1, "why": accepted.why});
+                Some(Resolved { status: Status::Found, url: Some(accepted.url), meta: Some(meta) })
             }
         }
     }

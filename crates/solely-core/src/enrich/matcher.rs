@@ -1,167 +1,671 @@
 //! The matcher: which of some candidates is a place's own link, if any is. Pure, no I/O.
 //!
-//! A link must be on one of the provider's hosts, or below it. Of a name only the words count that say
-//! something: every one of them must be in the title (before a `|`) or in the last part of the path. A
-//! name of generic words alone is no evidence, and matches nothing. No link is better than a wrong one.
+//! *No link is better than a wrong one.* A candidate is judged by itself, by rules and not by a sum: what
+//! speaks against it ends it, whatever speaks for it.
+//!
+//! 1. The **link** must be on one of the provider's hosts, and a venue's own page ([`link`]).
+//! 2. The **city** must be the place's: in the path, by any of its names or as part of an area, or in the
+//!    text; another city is refused ([`city`]). Without a city, the address may have it.
+//! 3. The **name**: all words of it that say which place it is must be in the title or in the path, and
+//!    nothing that says it is another one ([`likeness`], [`vocabulary`]). A snippet is no evidence of a
+//!    name: it may speak of others. A name of generic words alone is none either; it needs the same street and
+//!    number.
+//! 4. The **address**, if both have one, must not be another; a word that only one side has may be a branch's
+//!    ([`address`]).
+//!
+//! Of those that are left the best is taken; if two venues are equally good, neither.
+//!
+//! The work is linear in the number of candidates: of each text only a beginning is looked at.
 
-use reqwest::Url;
+mod address;
+mod city;
+mod hebrew;
+mod likeness;
+mod link;
+mod text;
+mod vocabulary;
+
+use serde::Serialize;
 
 use super::finder::{Candidate, Place};
-use crate::limits;
+use address::{Address, Evidence};
+use city::{City, Whereabouts};
+use likeness::{Likeness, alike, cover};
+use link::Page;
+pub use link::is_allowed;
+use text::{Script, Word};
+use vocabulary::Meaning;
+
+/// What was decided, and why.
+#[derive(Clone, Debug)]
+pub struct Decision {
+    /// The candidate that is the place's own link, if there is one.
+    pub accepted: Option<Accepted>,
+    /// What was thought of each.
+    pub verdicts: Vec<Verdict>,
+}
 
 /// A candidate that was accepted.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Accepted {
     /// Which one.
-    pub place: usize,
+    pub candidate: usize,
+    /// Its link, without what only tells where a visitor came from.
+    pub url: String,
     /// How sure it is, up to 1.
     pub score: f64,
+    /// What speaks for it.
+    pub why: Vec<Why>,
 }
 
-/// Words that say what a place is, and not which.
-const GENERIC: &[&str] = &[
-    "restaurant",
-    "restaurants",
-    "bar",
-    "cafe",
-    "coffee",
-    "grill",
-    "kitchen",
-    "pizzeria",
-    "bistro",
-    "eatery",
-    "diner",
-    "tavern",
-    "pub",
-    "the",
-    "and",
-    "of",
-    "מסעדה",
-    "מסעדת",
-    "בר",
-    "קפה",
-    "גריל",
-    "מטבח",
-    "פיצריה",
-    "ביסטרו",
-];
+/// What is thought of a candidate.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Verdict {
+    /// How sure it is, up to 1; nothing if it is refused.
+    pub score: Option<f64>,
+    /// What speaks for it, or what ended it.
+    pub why: Vec<Why>,
+}
 
-/// The candidate that is the place's own link. Of several the best, and of equals the first.
-pub fn pick(place: &Place, hosts: &[String], candidates: &[Candidate]) -> Option<Accepted> {
-    let name = words(&place.name);
-    if name.iter().all(|word| is_generic(word)) {
-        return None;
-    }
-    let mut best: Option<Accepted> = None;
-    for (nth, candidate) in candidates.iter().enumerate() {
-        let Some(score) = score(&name, hosts, candidate) else { continue };
-        if best.as_ref().is_none_or(|best| score > best.score) {
-            best = Some(Accepted { place: nth, score });
+/// A reason.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Why {
+    /// The title is the name.
+    NameInTitle,
+    /// The path's last part is the name.
+    NameInPath,
+    /// A word of the name is written a little differently.
+    SpeltDifferently,
+    /// The path is of the city, or of its area.
+    CityInPath,
+    /// The title or the snippet names the city.
+    CityInText,
+    /// The same street.
+    SameStreet,
+    /// The same street and number.
+    SameAddress,
+    /// Not on one of the provider's hosts.
+    HostRefused,
+    /// Not a venue's own page.
+    PathRefused,
+    /// It is in another city.
+    OtherCity,
+    /// It is in an area, and does not say that it is of the city.
+    CityUnclear,
+    /// It is another name.
+    OtherName,
+    /// The title and the path name different places.
+    TitleAndPathDiffer,
+    /// It serves something else.
+    OtherDish,
+    /// It is another branch, or may be.
+    OtherBranch,
+    /// It has another address.
+    OtherAddress,
+    /// The name says nothing, and the address is not the same.
+    NameSaysNothing,
+    /// Another venue is as good.
+    Ambiguous,
+}
+
+impl Why {
+    /// For a person.
+    pub fn sentence(self) -> &'static str {
+        match self {
+            Self::NameInTitle => "the title is the name",
+            Self::NameInPath => "the path has the name",
+            Self::SpeltDifferently => "a word of the name is written a little differently",
+            Self::CityInPath => "the path is of the city",
+            Self::CityInText => "the text names the city",
+            Self::SameStreet => "it is in the same street",
+            Self::SameAddress => "it is at the same street and number",
+            Self::HostRefused => "the link is not on an allowed host",
+            Self::PathRefused => "the link is not a venue's own page",
+            Self::OtherCity => "it is in another city",
+            Self::CityUnclear => "its area may not be the city's, and it does not say so",
+            Self::OtherName => "it is another name",
+            Self::TitleAndPathDiffer => "its title and its path name different places",
+            Self::OtherDish => "it serves something else",
+            Self::OtherBranch => "it may be another branch",
+            Self::OtherAddress => "it has another address",
+            Self::NameSaysNothing => "the name is of generic words alone, and the address is not the same",
+            Self::Ambiguous => "another venue is as good",
         }
     }
-    best
 }
 
-/// Whether a link may be shown: of the web, not too long, and on one of the hosts or below it. No hosts: on
-/// any.
-pub fn is_allowed(url: &str, hosts: &[String]) -> bool {
-    if url.len() > limits::LINK_BYTES_MAX {
-        return false;
+/// Of two venues one must be better by this much.
+const MARGIN: f64 = 0.02;
+
+/// Decides. Of several the best, and of one venue's pages the first.
+pub fn decide(place: &Place, hosts: &[String], candidates: &[Candidate]) -> Decision {
+    let subject = Subject::of(place, hosts);
+    let mut judged: Vec<Judged> = candidates.iter().map(|candidate| subject.judge(candidate)).collect();
+    let mut best: Option<usize> = None;
+    for (nth, one) in judged.iter().enumerate() {
+        if let Ok(case) = &one.case
+            && best.and_then(|best| judged[best].score()).is_none_or(|best| case.score > best)
+        {
+            best = Some(nth);
+        }
     }
-    let Ok(url) = Url::parse(url) else { return false };
-    let Some(host) = url.host_str().filter(|_| matches!(url.scheme(), "http" | "https")) else {
-        return false;
-    };
-    let below = |allowed: &String| {
-        let allowed = allowed.to_lowercase();
-        host == allowed || host.strip_suffix(&allowed).is_some_and(|rest| rest.ends_with('.'))
-    };
-    hosts.is_empty() || hosts.iter().any(below)
-}
-
-fn score(name: &[String], hosts: &[String], candidate: &Candidate) -> Option<f64> {
-    if !is_allowed(&candidate.url, hosts) {
-        return None;
+    if let Some(first) = best {
+        let score = judged[first].score().unwrap_or_default();
+        let rivals = |one: &Judged| {
+            one.venue != judged[first].venue && one.score().is_some_and(|other| score - other < MARGIN)
+        };
+        if judged.iter().any(rivals) {
+            for one in &mut judged {
+                if one.score().is_some_and(|other| score - other < MARGIN) {
+                    one.case = Err(Why::Ambiguous);
+                }
+            }
+            best = None;
+        }
     }
-    let title = words(candidate.title.split('|').next().unwrap_or_default());
-    let url = Url::parse(&candidate.url).ok()?;
-    let slug = words(url.path_segments()?.next_back().unwrap_or_default());
-    let of = |found: &[String]| {
-        let telling = name.iter().filter(|word| !is_generic(word));
-        let all_there = telling.clone().all(|word| found.contains(word));
-        #[expect(clippy::cast_precision_loss, reason = "a title has few words")]
-        all_there.then(|| name.len().min(found.len()) as f64 / name.len().max(found.len()) as f64)
+    let accepted = best.and_then(|nth| {
+        let case = judged[nth].case.as_ref().ok()?;
+        let url = link::without_tracking(&candidates[nth].url);
+        Some(Accepted { candidate: nth, url, score: case.score, why: case.why.clone() })
+    });
+    let verdicts = judged.into_iter().map(|judged| match judged.case {
+        Ok(case) => Verdict { score: Some(case.score), why: case.why },
+        Err(why) => Verdict { score: None, why: vec![why] },
+    });
+    Decision { accepted, verdicts: verdicts.collect() }
+}
+
+struct Judged {
+    venue: String,
+    case: Result<Case, Why>,
+}
+
+impl Judged {
+    fn score(&self) -> Option<f64> {
+        self.case.as_ref().ok().map(|case| case.score)
+    }
+}
+
+/// What speaks for a candidate.
+#[derive(Clone, Debug)]
+struct Case {
+    score: f64,
+    why: Vec<Why>,
+}
+
+/// A place, prepared.
+struct Subject<'a> {
+    hosts: &'a [String],
+    /// Names of the provider, which titles end with.
+    brands: Vec<String>,
+    /// The name, in each script that it is given in. Noise and the kind of place left out.
+    names: Vec<Vec<Word>>,
+    /// Words of the name that may be a branch's.
+    branch: Vec<Word>,
+    /// All its words.
+    whole: Vec<Word>,
+    city: Option<City>,
+    address_city: Option<City>,
+    address: Address,
+    /// Its words, if it has more than a street.
+    address_words: Vec<Word>,
+}
+
+impl<'a> Subject<'a> {
+    fn of(place: &Place, hosts: &'a [String]) -> Self {
+        let city = place.city_text.as_deref().and_then(City::of);
+        let address_text = place.address_text.as_deref().unwrap_or_default();
+        let address_city = City::of_address(address_text);
+        let near = city.as_ref().or(address_city.as_ref());
+        let address = Address::of(address_text, near);
+        let parts = text::parts(&place.name);
+        let whole: Vec<Word> = parts.iter().flatten().cloned().collect();
+        let core = |part: &[Word]| {
+            let rest: Vec<Word> = without_city(part, near).into_iter().filter(says_something).collect();
+            // A name may be a city's.
+            if parts.len() > 1 || rest.iter().any(Word::is_telling) {
+                rest
+            } else {
+                part.iter().filter(|word| says_something(word)).cloned().collect()
+            }
+        };
+        let mut names: Vec<Vec<Word>> = Vec::new();
+        let mut branch = Vec::new();
+        for part in &parts {
+            let core = core(part);
+            if !core.iter().any(Word::is_telling) {
+                continue;
+            }
+            let another_script = names.iter().all(|name| name[0].script != core[0].script);
+            let again = names.iter().any(|name| is_same(name, &core));
+            if names.is_empty() || another_script {
+                names.push(core);
+            } else if !again {
+                branch.extend(core.into_iter().filter(Word::is_telling));
+            }
+        }
+        let brands = hosts.iter().flat_map(|host| host.split('.')).filter(|label| label.len() > 3);
+        Self {
+            hosts,
+            brands: brands.map(str::to_lowercase).collect(),
+            names,
+            branch,
+            whole,
+            city,
+            address_city,
+            address,
+            address_words: if address_text.contains(',') { text::words(address_text) } else { Vec::new() },
+        }
+    }
+
+    fn judge(&self, candidate: &Candidate) -> Judged {
+        match link::page(&candidate.url, self.hosts) {
+            Ok(page) => {
+                let case = self.weigh(candidate, &page);
+                Judged { venue: page.venue, case }
+            }
+            Err(why) => Judged { venue: String::new(), case: Err(why) },
+        }
+    }
+
+    fn weigh(&self, candidate: &Candidate, page: &Page) -> Result<Case, Why> {
+        let seen = Seen::of(self, candidate, page);
+        let mut case = Case { score: 0.0, why: Vec::new() };
+        self.weigh_city(&seen, page, &mut case)?;
+        let address = self.weigh_address(&seen, &mut case)?;
+        if self.names.is_empty() {
+            self.weigh_generic(&seen, address, &mut case)?;
+        } else {
+            self.weigh_name(&seen, address, &mut case)?;
+        }
+        case.score = case.score.min(1.0);
+        Ok(case)
+    }
+
+    /// The city that is searched in, or the address's.
+    fn near(&self) -> Option<&City> {
+        self.city.as_ref().or(self.address_city.as_ref())
+    }
+
+    fn weigh_city(&self, seen: &Seen, page: &Page, case: &mut Case) -> Result<(), Why> {
+        let Some(city) = self.near() else { return self.weigh_unknown_city(page) };
+        let ours = [Some(city), self.address_city.as_ref()];
+        let mut ours = ours.into_iter().flatten();
+        let in_text = || {
+            let texts = seen.title.iter().chain(&seen.snippet);
+            texts.into_iter().any(|part| city.is_named_in(part))
+        };
+        if let Some(other) = seen.title_city
+            && ours.clone().all(|ours| ours.is_not(other))
+        {
+            return Err(Why::OtherCity);
+        }
+        match &page.city {
+            Some(slug) => {
+                let whereabouts: Vec<Whereabouts> = ours.map(|ours| ours.whereabouts(slug)).collect();
+                let whereabouts =
+                    if whereabouts.contains(&Whereabouts::Here) { Whereabouts::Here } else { whereabouts[0] };
+                match whereabouts {
+                    Whereabouts::Here => case.add(0.08, Why::CityInPath),
+                    Whereabouts::Elsewhere => return Err(Why::OtherCity),
+                    Whereabouts::NextDoor | Whereabouts::Unclear if in_text() => {
+                        case.add(0.06, Why::CityInText)
+                    }
+                    Whereabouts::NextDoor => return Err(Why::OtherCity),
+                    Whereabouts::Unclear => return Err(Why::CityUnclear),
+                }
+            }
+            None if city.is_named_in(&page.slug) => case.add(0.08, Why::CityInPath),
+            None if in_text() => case.add(0.06, Why::CityInText),
+            None => {
+                let other = (0..page.slug.len()).find_map(|at| city::at_start(&page.slug[at..]));
+                if other
+                    .is_some_and(|(other, _)| ours.all(|ours| ours.is_not(other)) && !self.has_city(other))
+                {
+                    return Err(Why::OtherCity);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// An address with several parts has a city, known or not: the page's must be in it.
+    fn weigh_unknown_city(&self, page: &Page) -> Result<(), Why> {
+        let page_city = page.city.as_deref().and_then(City::of_slug);
+        let elsewhere = page_city
+            .is_some_and(|city| !self.address_words.is_empty() && !city.is_named_in(&self.address_words));
+        if elsewhere { Err(Why::OtherCity) } else { Ok(()) }
+    }
+
+    /// Whether a city is in the name.
+    fn has_city(&self, city: usize) -> bool {
+        (0..self.whole.len())
+            .any(|at| city::at_start(&self.whole[at..]).is_some_and(|(other, _)| other == city))
+    }
+
+    fn weigh_address(&self, seen: &Seen, case: &mut Case) -> Result<Evidence, Why> {
+        let parts: Vec<Vec<Word>> = seen.title.iter().chain(&seen.snippet).cloned().collect();
+        let evidence = self.address.evidence(&parts, self.near());
+        match evidence {
+            Evidence::Other => return Err(Why::OtherAddress),
+            Evidence::Nothing => {}
+            Evidence::Street => case.add(0.06, Why::SameStreet),
+            Evidence::House => case.add(0.12, Why::SameAddress),
+        }
+        Ok(evidence)
+    }
+
+    /// A name that says nothing must be the whole title or path, at the same address. One of several dishes says a
+    /// little: it may be both, in its city.
+    fn weigh_generic(&self, seen: &Seen, address: Evidence, case: &mut Case) -> Result<(), Why> {
+        let whole = without_city(&self.whole, self.near());
+        let is_all = |words: &[Word]| {
+            let cover = cover(&whole, words);
+            !whole.is_empty() && cover.missing.is_empty() && cover.extra.is_empty()
+        };
+        let title = |part: &Vec<Word>| {
+            let part: Vec<Word> =
+                part.iter().filter(|word| word.meaning != Meaning::Noise).cloned().collect();
+            is_all(&part)
+        };
+        let (in_title, in_slug) = (seen.title_rest.iter().any(title), is_all(&seen.slug));
+        let dishes = self.whole.iter().filter(|word| matches!(word.meaning, Meaning::Dish(_))).count();
+        let says_a_little = dishes > 1 && in_title && in_slug && case.why.contains(&Why::CityInPath);
+        if address != Evidence::House && !says_a_little {
+            return Err(Why::NameSaysNothing);
+        }
+        if in_title {
+            case.add(0.6, Why::NameInTitle);
+        } else if in_slug {
+            case.add(0.6, Why::NameInPath);
+        } else {
+            return Err(Why::OtherName);
+        }
+        Ok(())
+    }
+
+    fn weigh_name(&self, seen: &Seen, address: Evidence, case: &mut Case) -> Result<(), Why> {
+        let title = self.best_of(&seen.title_rest);
+        let slug = self.best_of(std::slice::from_ref(&seen.slug));
+        if [&title, &slug].into_iter().any(|fit| fit.dish_differs && fit.found > 0) {
+            return Err(Why::OtherDish);
+        }
+        let (in_title, in_slug) = (title.is_full(address), slug.is_full(address));
+        let slug_says = seen.slug.iter().any(is_readable);
+        // What the title has besides the name, in its other parts.
+        let beside: Vec<&Word> = seen.beside(self, &title);
+        let branch_found = self.branch.iter().all(|word| seen.has(word) || self.address.has(word));
+        if !branch_found {
+            return Err(Why::OtherBranch);
+        }
+        let base = match (in_title, in_slug) {
+            (true, true) => 0.8,
+            (true, false) if !slug_says => self.unless_beside(&beside, address, 0.74)?,
+            (true, false) if slug.found > 0 || slug.shares_dish => {
+                let more: Vec<&Word> = slug.extra.iter().collect();
+                self.unless_beside(&more, address, 0.68)?;
+                self.unless_beside(&beside, address, 0.68)?
+            }
+            (true, false) => {
+                let told = seen.snippet.iter().any(|part| self.best_of(std::slice::from_ref(part)).found > 0);
+                let unreadable = self.names.iter().any(|name| name[0].script == Script::Other);
+                if address >= Evidence::Street || ((told || unreadable) && self.is_foreign(&seen.slug)) {
+                    0.62
+                } else {
+                    return Err(Why::TitleAndPathDiffer);
+                }
+            }
+            (false, true)
+                if !seen.title_says() || (title.found > 0 && title.extra.is_empty() && beside.is_empty()) =>
+            {
+                0.7
+            }
+            (false, true) if title.found == 0 && seen.title_rest.iter().all(|part| self.is_foreign(part)) => {
+                0.64
+            }
+            (false, true) if title.found == 0 => return Err(Why::TitleAndPathDiffer),
+            (false, true) => {
+                return Err(if title.missing.is_empty() { Why::OtherBranch } else { Why::OtherName });
+            }
+            (false, false) => {
+                let missing_nowhere = title
+                    .missing
+                    .iter()
+                    .all(|word| seen.slug.iter().any(|theirs| alike(word, theirs) == Likeness::Same));
+                let complete = title.found > 0
+                    && slug.found > 0
+                    && title.extra.is_empty()
+                    && slug.extra.is_empty()
+                    && beside.is_empty();
+                if complete && missing_nowhere && title.close + slug.close == 0 {
+                    0.64
+                } else if title.missing.is_empty() && title.found > 0 {
+                    return Err(Why::OtherBranch);
+                } else {
+                    return Err(Why::OtherName);
+                }
+            }
+        };
+        case.score += base;
+        if in_title {
+            case.why.insert(0, Why::NameInTitle);
+        }
+        if in_slug || !in_title {
+            case.why.insert(0, Why::NameInPath);
+        }
+        if title.close + slug.close > 0 {
+            case.add(-0.05, Why::SpeltDifferently);
+        }
+        Ok(())
+    }
+
+    /// Words that nothing explains may be a branch's.
+    fn unless_beside(&self, words: &[&Word], address: Evidence, score: f64) -> Result<f64, Why> {
+        if words.is_empty() || address >= Evidence::Street { Ok(score) } else { Err(Why::OtherBranch) }
+    }
+
+    /// Whether words are in another script than the name, so that they may be a translation.
+    fn is_foreign(&self, words: &[Word]) -> bool {
+        let mut telling = words.iter().filter(|word| word.is_telling() && !word.is_number());
+        telling.all(|word| self.names.iter().all(|name| name[0].script != word.script))
+    }
+
+    /// How the name is found in some parts: the best of all.
+    fn best_of(&self, parts: &[Vec<Word>]) -> Fit {
+        let all: Vec<Word> = parts.concat();
+        let rows = parts.iter().chain(std::iter::once(&all));
+        let fits = rows.flat_map(|part| self.names.iter().map(|name| self.fit(name, part)));
+        fits.min_by_key(|fit| (fit.missing.len(), fit.dish_differs, fit.extra.len(), fit.close))
+            .unwrap_or_default()
+    }
+
+    fn fit(&self, name: &[Word], part: &[Word]) -> Fit {
+        let part: Vec<Word> = part.iter().filter(|word| says_something(word)).cloned().collect();
+        let cover = cover(name, &part);
+        let missing: Vec<&Word> = cover.missing.iter().map(|nth| &name[*nth]).collect();
+        let extra: Vec<&Word> = cover.extra.iter().map(|nth| &part[*nth]).collect();
+        let is_dish = |words: &[&Word]| words.iter().any(|word| matches!(word.meaning, Meaning::Dish(_)));
+        let explained = |word: &Word| {
+            self.address.has(word) || self.branch.iter().any(|branch| alike(branch, word) == Likeness::Same)
+        };
+        Fit {
+            found: cover.found,
+            of: name.iter().filter(|word| word.is_telling()).count(),
+            close: cover.close,
+            in_order: cover.in_order,
+            dish_differs: is_dish(&missing) && is_dish(&extra),
+            shares_dish: name.iter().any(|word| {
+                matches!(word.meaning, Meaning::Dish(_))
+                    && part.iter().any(|theirs| theirs.meaning == word.meaning)
+            }),
+            missing: missing.into_iter().filter(|word| word.is_telling()).cloned().collect(),
+            extra: extra.into_iter().filter(|word| word.is_telling() && !explained(word)).cloned().collect(),
+        }
+    }
+}
+
+/// How a name is found in a text.
+#[derive(Clone, Debug, Default)]
+struct Fit {
+    /// Telling words that are there,
+    found: usize,
+    /// of so many.
+    of: usize,
+    /// Those that are not,
+    missing: Vec<Word>,
+    /// and those that are not the name's and that nothing explains.
+    extra: Vec<Word>,
+    close: usize,
+    in_order: bool,
+    dish_differs: bool,
+    shares_dish: bool,
+}
+
+impl Fit {
+    /// Whether it is the name. A slip of the pen is forgiven among other words, or at the same address.
+    fn is_full(&self, address: Evidence) -> bool {
+        let forgiven = self.close == 0 || (self.close == 1 && (self.of > 1 || address == Evidence::House));
+        let alone = self.extra.is_empty() || address == Evidence::House;
+        self.found > 0 && self.missing.is_empty() && alone && self.in_order && forgiven && !self.dish_differs
+    }
+}
+
+/// What a candidate shows.
+struct Seen {
+    title: Vec<Vec<Word>>,
+    /// The title's parts without what a page says around a name, and without the city.
+    title_rest: Vec<Vec<Word>>,
+    /// Another city than the path's that the title says it is in.
+    title_city: Option<usize>,
+    /// The path's last part, without the city and the marks of a machine.
+    slug: Vec<Word>,
+    snippet: Vec<Vec<Word>>,
+}
+
+impl Seen {
+    fn of(subject: &Subject<'_>, candidate: &Candidate, page: &Page) -> Self {
+        let title = text::parts(&candidate.title);
+        let near = subject.near();
+        let (mut title_rest, mut title_city) = (Vec::new(), None);
+        for part in &title {
+            let own: Vec<Word> =
+                part.iter().filter(|word| !subject.brands.contains(&word.text)).cloned().collect();
+            title_city = title_city.or_else(|| place_of(&own, subject));
+            let rest = without_page_city(&without_city(&own, near), page);
+            let rest: Vec<Word> = rest.into_iter().filter(|word| word.meaning != Meaning::Noise).collect();
+            if !rest.is_empty() {
+                title_rest.push(rest);
+            }
+        }
+        let slug = match &page.city {
+            Some(_) => without_page_city(&without_city(&page.slug, near), page),
+            None => before_city(&page.slug, near),
+        };
+        let numbers = subject.whole.iter().any(Word::is_number);
+        let slug = slug.into_iter().filter(|word| {
+            !subject.brands.contains(&word.text) && !word.is_opaque() && (numbers || !word.is_number())
+        });
+        Self { title_rest, title_city, slug: slug.collect(), snippet: text::parts(&candidate.snippet), title }
+    }
+
+    /// Whether the title says which place it is.
+    fn title_says(&self) -> bool {
+        self.title_rest.iter().flatten().any(Word::is_telling)
+    }
+
+    /// Whether a word is anywhere.
+    fn has(&self, word: &Word) -> bool {
+        let all = self.title.iter().chain(&self.snippet).flatten().chain(&self.slug);
+        all.into_iter().any(|theirs| alike(word, theirs) == Likeness::Same)
+    }
+
+    /// Telling words in parts of the title that are not the name, and that nothing explains. What is written in
+    /// another script may be a translation.
+    fn beside(&self, subject: &Subject<'_>, title: &Fit) -> Vec<&Word> {
+        if title.found == 0 {
+            return Vec::new();
+        }
+        let other = |part: &&Vec<Word>| {
+            subject.best_of(std::slice::from_ref(part)).found == 0 && !subject.is_foreign(part)
+        };
+        let words = self.title_rest.iter().filter(other).flatten();
+        let explained = |word: &Word| {
+            subject.address.has(word)
+                || subject.branch.iter().any(|branch| alike(branch, word) == Likeness::Same)
+        };
+        words.filter(|word| word.is_telling() && !word.is_number() && !explained(word)).collect()
+    }
+}
+
+impl Case {
+    fn add(&mut self, score: f64, why: Why) {
+        self.score += score;
+        self.why.push(why);
+    }
+}
+
+/// Whether a word of a path can be read. Consonants alone are an abbreviation.
+fn is_readable(word: &Word) -> bool {
+    let vowels = word.script != Script::Latin || word.text.contains(['a', 'e', 'i', 'o', 'u', 'y']);
+    word.is_telling() && !word.is_number() && word.text.chars().count() > 2 && vowels
+}
+
+/// Noise and the kind of place say nothing of a name.
+fn says_something(word: &Word) -> bool {
+    matches!(word.meaning, Meaning::Telling | Meaning::Dish(_))
+}
+
+fn is_same(name: &[Word], other: &[Word]) -> bool {
+    let cover = cover(name, other);
+    cover.missing.is_empty() && cover.extra.is_empty()
+}
+
+/// Words without a city's name.
+fn without_city(words: &[Word], city: Option<&City>) -> Vec<Word> {
+    let Some(city) = city else { return words.to_vec() };
+    let (mut kept, mut at) = (Vec::with_capacity(words.len()), 0);
+    while at < words.len() {
+        let named = city.named_at_start(&words[at..]);
+        if named == 0 {
+            kept.push(words[at].clone());
+        }
+        at += named.max(1);
+    }
+    kept
+}
+
+/// A path that has the city in it has the name before it, and what lies around the city behind it.
+fn before_city(slug: &[Word], city: Option<&City>) -> Vec<Word> {
+    let is_city = |at: &usize| match city {
+        Some(city) => city.named_at_start(&slug[*at..]) > 0,
+        None => city::at_start(&slug[*at..]).is_some(),
     };
-    [of(&title), of(&slug)].into_iter().flatten().max_by(f64::total_cmp)
+    let end = (1..slug.len()).find(|at| slug[..*at].iter().any(is_readable) && is_city(at));
+    slug[..end.unwrap_or(slug.len())].to_vec()
 }
 
-fn is_generic(word: &str) -> bool {
-    GENERIC.contains(&word)
+/// Words without the name of the city that the page's path names.
+fn without_page_city(words: &[Word], page: &Page) -> Vec<Word> {
+    let city = page.city.as_deref().and_then(City::of_slug);
+    without_city(words, city.as_ref())
 }
 
-/// The words of a text, in lower case.
-fn words(text: &str) -> Vec<String> {
-    let words = text.split(|c: char| !c.is_alphanumeric()).filter(|word| !word.is_empty());
-    words.map(str::to_lowercase).collect()
+/// The known city that a part of a title is, or says it is in. One that is in the place's name says nothing.
+fn place_of(part: &[Word], subject: &Subject<'_>) -> Option<usize> {
+    let said: Vec<&Word> =
+        part.iter().filter(|word| !matches!(word.meaning, Meaning::Noise | Meaning::Kind(_))).collect();
+    let bare: Vec<Word> = said.into_iter().cloned().collect();
+    let whole = city::at_start(&bare).filter(|(_, count)| *count == bare.len());
+    let after_in = || {
+        (1..part.len()).find_map(|at| {
+            let led = matches!(part[at - 1].text.as_str(), "in" | "ב");
+            city::at_start(&part[at..]).filter(|_| led)
+        })
+    };
+    let (city, _) = whole.or_else(after_in)?;
+    (!subject.has_city(city)).then_some(city)
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn picked(name: &str, candidates: &[(&str, &str)]) -> Option<usize> {
-        let place = Place { name: name.to_owned(), ..Place::default() };
-        let candidate = |(title, url): &(&str, &str)| Candidate {
-            title: (*title).into(),
-            url: (*url).into(),
-            ..Candidate::default()
-        };
-        let candidates: Vec<Candidate> = candidates.iter().map(candidate).collect();
-        pick(&place, &["wolt.com".to_owned()], &candidates).map(|accepted| accepted.place)
-    }
-
-    const HOUSE: &str = "https://wolt.com/en/isr/tel-aviv/restaurant/pizza-house";
-
-    #[test]
-    fn the_name_must_be_in_the_title_or_the_path() {
-        assert_eq!(
-            picked("Pizza House", &[("Burger Bar", "https://wolt.com/x/burger"), ("…", HOUSE)]),
-            Some(1)
-        );
-        assert_eq!(picked("Pizza House", &[("Pizza House | Wolt", "https://wolt.com/x/1")]), Some(0));
-        assert_eq!(picked("Pizza House", &[("Pizza Hut", "https://wolt.com/x/pizza-hut")]), None);
-    }
-
-    #[test]
-    fn the_better_one_is_picked_whatever_the_order() {
-        let other = ("Pizza House Express North", "https://wolt.com/x/9");
-        assert_eq!(picked("Pizza House", &[other, ("Pizza House", HOUSE)]), Some(1));
-        assert_eq!(picked("Pizza House", &[("Pizza House", HOUSE), other]), Some(0));
-    }
-
-    #[test]
-    fn a_link_elsewhere_is_never_accepted() {
-        for url in [
-            "https://evil.com/wolt.com/pizza-house",
-            "https://notwolt.com/pizza-house",
-            "https://wolt.com.evil.com/pizza-house",
-            "javascript:alert('pizza-house')",
-            "pizza-house",
-            &format!("https://wolt.com/{}/pizza-house", "x".repeat(limits::LINK_BYTES_MAX)),
-        ] {
-            assert_eq!(picked("Pizza House", &[("Pizza House", url)]), None, "{url}");
-        }
-        assert_eq!(picked("Pizza House", &[("Pizza House", "https://www.WOLT.com/pizza-house")]), Some(0));
-    }
-
-    #[test]
-    fn a_name_of_generic_words_matches_nothing() {
-        for name in ["The Restaurant", "Cafe Bar", "", " | ", "קפה"] {
-            assert_eq!(
-                picked(name, &[(name, HOUSE), ("The Restaurant", "https://wolt.com/a/cafe-bar")]),
-                None,
-                "{name}"
-            );
-        }
-    }
-}
+mod tests;

@@ -1,0 +1,209 @@
+//! Addresses: the street and the number, and whether a page has the same.
+
+use super::city::City;
+use super::likeness::{Likeness, alike};
+use super::text::{self, Word};
+use super::vocabulary::Meaning;
+
+/// Words that say that something is a street, and not which.
+const STREET: &[&str] = &[
+    "st",
+    "street",
+    "str",
+    "strasse",
+    "road",
+    "rd",
+    "ave",
+    "avenue",
+    "blvd",
+    "boulevard",
+    "sderot",
+    "sd",
+    "derech",
+    "lane",
+    "ln",
+    "square",
+    "sq",
+    "way",
+    "drive",
+    "dr",
+    "rehov",
+    "rue",
+    "via",
+    "ulica",
+    "ulice",
+    "ul",
+    "utca",
+    "ut",
+    "tie",
+    "katu",
+    "gade",
+    "gata",
+    "vej",
+    "no",
+    "רחוב",
+    "רח",
+    "שדרות",
+    "שד",
+    "דרכ",
+    "ככר",
+    "כיכר",
+    "סמטת",
+];
+
+/// Longer numbers are not of houses.
+const DIGITS_MAX: usize = 4;
+
+/// What is known of where a place is.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Address {
+    /// The telling words of its street.
+    street: Vec<Word>,
+    number: Option<String>,
+}
+
+/// What a page says of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Evidence {
+    /// Another address.
+    Other,
+    Nothing,
+    /// The same street.
+    Street,
+    /// The same street and number.
+    House,
+}
+
+impl Address {
+    pub(super) fn of(text: &str, city: Option<&City>) -> Self {
+        for part in text.split(',') {
+            let words = text::words(part);
+            if City::of(part).is_some_and(|part| part.is_known())
+                || city.is_some_and(|city| city.named_at_start(&words) == words.len())
+            {
+                continue;
+            }
+            let street: Vec<Word> = words.iter().filter(|word| is_of_street(word)).cloned().collect();
+            if street.is_empty() {
+                continue;
+            }
+            let number = words.iter().find(|word| is_house(word)).map(|word| word.text.clone());
+            // "Dizengoff St, 50".
+            let number = number.or_else(|| {
+                let rest = text::words(text);
+                rest.iter().find(|word| is_house(word)).map(|word| word.text.clone())
+            });
+            return Self { street, number };
+        }
+        Self::default()
+    }
+
+    pub(super) fn is_known(&self) -> bool {
+        !self.street.is_empty()
+    }
+
+    /// Whether a word is of its street.
+    pub(super) fn has(&self, word: &Word) -> bool {
+        self.street.iter().any(|street| alike(street, word) == Likeness::Same)
+    }
+
+    /// What the parts of a text say.
+    pub(super) fn evidence(&self, parts: &[Vec<Word>], city: Option<&City>) -> Evidence {
+        if !self.is_known() {
+            return Evidence::Nothing;
+        }
+        let said: Vec<Evidence> = parts.iter().map(|part| self.evidence_of(part, city)).collect();
+        let best = said.iter().copied().max().unwrap_or(Evidence::Nothing);
+        if best < Evidence::House && said.contains(&Evidence::Other) { Evidence::Other } else { best }
+    }
+
+    fn evidence_of(&self, part: &[Word], city: Option<&City>) -> Evidence {
+        let whole = |at: usize| {
+            self.street.iter().enumerate().all(|(nth, word)| {
+                part.get(at + nth).is_some_and(|theirs| alike(word, theirs) == Likeness::Same)
+            })
+        };
+        if let Some(at) = (0..part.len()).find(|at| whole(*at)) {
+            // The number is behind the street, or before it.
+            let behind = part[at + self.street.len()..].iter().filter(|word| !is_street(word)).take(1);
+            let before = part[..at].iter().rev().filter(|word| !is_street(word)).take(1);
+            let near: Vec<&Word> = behind.chain(before).filter(|word| is_house(word)).collect();
+            return match &self.number {
+                Some(number) if near.iter().any(|word| word.text == *number) => Evidence::House,
+                Some(_) if !near.is_empty() => Evidence::Other,
+                _ => Evidence::Street,
+            };
+        }
+        if self.is_another(part, city) { Evidence::Other } else { Evidence::Nothing }
+    }
+
+    /// A part that is nothing but a street and a number, of which the number is not ours either.
+    fn is_another(&self, part: &[Word], city: Option<&City>) -> bool {
+        let mut words = Vec::new();
+        let mut at = 0;
+        while at < part.len() {
+            let named = city.map_or(0, |city| city.named_at_start(&part[at..]));
+            if named == 0 {
+                words.push(&part[at]);
+            }
+            at += named.max(1);
+        }
+        let marked = words.iter().any(|word| is_street(word));
+        let houses: Vec<&&Word> = words.iter().filter(|word| is_house(word)).collect();
+        let names: Vec<&&Word> = words.iter().filter(|word| !is_street(word) && !word.is_number()).collect();
+        let telling = names.iter().all(|word| word.is_telling());
+        let [house] = houses[..] else { return false };
+        let same_script =
+            names.iter().all(|word| self.street.iter().all(|street| street.script == word.script));
+        let other_number = self.number.as_ref().is_some_and(|number| house.text != *number);
+        let at_an_end = words.first().is_some_and(|word| is_house(word))
+            || words.last().is_some_and(|word| is_house(word));
+        (1..=3).contains(&names.len())
+            && telling
+            && at_an_end
+            && (other_number || same_script)
+            && (marked || house.text.len() <= 3)
+    }
+}
+
+fn is_street(word: &Word) -> bool {
+    STREET.contains(&word.text.as_str())
+}
+
+fn is_house(word: &Word) -> bool {
+    word.is_number() && word.text.len() <= DIGITS_MAX
+}
+
+fn is_of_street(word: &Word) -> bool {
+    !is_street(word) && !word.text.bytes().any(|byte| byte.is_ascii_digit()) && word.meaning != Meaning::Noise
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn evidence(address: &str, text: &str) -> Evidence {
+        let city = City::of("Tel Aviv");
+        Address::of(address, city.as_ref()).evidence(&text::parts(text), city.as_ref())
+    }
+
+    #[test]
+    fn the_same_street_and_number_are_strong() {
+        for text in
+            ["Order. Dizengoff 50, Tel Aviv", "50 Dizengoff St.", "דיזנגוף 50, תל אביב", "at Dizengoff St 50"]
+        {
+            assert_eq!(evidence("Dizengoff St 50, Tel Aviv-Yafo, Israel", text), Evidence::House, "{text}");
+        }
+        assert_eq!(evidence("Dizengoff St 50, Tel Aviv", "on Dizengoff, since 1999"), Evidence::Street);
+    }
+
+    #[test]
+    fn another_address_is_told_from_none() {
+        for text in ["Rothschild 3, Tel Aviv", "Dizengoff 99, Tel Aviv. Open", "Herzl St 12"] {
+            assert_eq!(evidence("Dizengoff St 50, Tel Aviv", text), Evidence::Other, "{text}");
+        }
+        for text in ["Open until 23", "30 minutes", "Over 100 dishes to order", "Fast delivery in Tel Aviv"] {
+            assert_eq!(evidence("Dizengoff St 50, Tel Aviv", text), Evidence::Nothing, "{text}");
+        }
+    }
+}

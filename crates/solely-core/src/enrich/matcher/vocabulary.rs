@@ -1,0 +1,195 @@
+//! Words that do not say which place it is: what kind it is, what it serves, what a page says around it.
+//!
+//! Words of one line mean the same, in whatever language.
+
+use std::collections::HashMap;
+use std::sync::LazyLock;
+
+use super::text;
+
+/// What a word says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Meaning {
+    /// Which place it is.
+    Telling,
+    /// What it serves: by its line.
+    Dish(usize),
+    /// What kind of place it is: by its line.
+    Kind(usize),
+    /// Nothing of the place.
+    Noise,
+}
+
+/// What kind of place.
+const KINDS: &[&str] = &[
+    "restaurant restaurants ristorante restaurante restoran restaurace ravintola etterem restauracja taverne מסעדה מסעדת מסעדות \
+     estiatorio ресторан εστιατόριο",
+    "bar bars בר",
+    "cafe cafes caffe kafe coffee espresso אספרסו קופי coffeehouse kahvila kavarna kawiarnia kavezo koffie kaffee קפה καφέ кафе",
+    "grill grillroom גריל",
+    "kitchen kitchens cucina kuche cuisine keittio kuhinja מטבח המטבח קיטצ'ן קיצ'ן",
+    "pizzeria pizzerias pitseria picerija pizzaria פיצריה פיצרייה פיצרית",
+    "bistro bistrot ביסטרו",
+    "eatery eateries",
+    "diner דיינר",
+    "tavern taverna טברנה ταβέρνα",
+    "pub pubs פאב",
+    "brasserie בראסרי",
+    "trattoria טרטוריה",
+    "osteria",
+    "bakery bakehouse backerei boulangerie בייקרי leipomo pekarna pekara מאפייה מאפיית מאפיה",
+    "patisserie confectionery konditorei קונדיטוריה קונדיטורית פטיסרי",
+    "deli delicatessen מעדניה מעדניית מעדנייה",
+    "gelateria",
+    "canteen kantine",
+    "buffet מזנון",
+    "lounge לאונג'",
+    "the דה",
+    "and und et ja ve og och i y אנד",
+    "of",
+    "by",
+    "ltd llc inc gmbh oy ab בעמ",
+    "shop store חנות",
+    "co",
+    "food foods אוכל",
+    "foodtruck",
+];
+
+/// What is served, and in which style.
+const DISHES: &[&str] = &[
+    "pizza pizzas pitsa פיצה פיצות pica",
+    "burger burgers hamburger hamburgers בורגר המבורגר בורגרים burgery",
+    "sushi סושי",
+    "shawarma shwarma shawerma shaorma שווארמה שוארמה שאוורמה",
+    "falafel felafel פלאפל פלפל",
+    "hummus humus houmous חומוס",
+    "pasta פסטה pastas",
+    "noodle noodles נודלס",
+    "ramen ראמן",
+    "kebab kebap kabab doner קבב קבאב",
+    "steak steaks סטייק סטייקים",
+    "steakhouse",
+    "salad salads סלט סלטים",
+    "icecream gelato glida גלידה גלידת גלידריה",
+    "chicken עוף pollo",
+    "fish דגים fisch",
+    "meat meats בשר בשרים",
+    "wine wines יין",
+    "beer beers בירה",
+    "grilled",
+    "thai תאילנדי תאילנדית",
+    "italian איטלקי איטלקית italiano italiana",
+    "chinese סיני סינית",
+    "asian אסיאתי אסייתי אסיאתית",
+    "indian הודי הודית",
+    "mexican מקסיקני מקסיקנית",
+    "japanese יפני יפנית",
+    "greek יווני יוונית",
+    "georgian גאורגי",
+    "vegan טבעוני טבעונית",
+    "kosher כשר כשרה",
+    "dairy חלבי חלבית",
+    "sandwich sandwiches כריך כריכים סנדוויץ' סנדוויצ'ים",
+    "toast toasts טוסט",
+    "bagel bagels בייגל",
+    "donut donuts doughnut doughnuts דונאטס",
+    "crepe crepes קרפ",
+    "waffle waffles וופל",
+    "cake cakes עוגות עוגה",
+    "soup soups מרק מרקים",
+    "taco tacos טאקו טאקוס",
+    "burrito burritos",
+    "schnitzel schnitzels שניצל שניצלים",
+    "sabich סביח",
+    "wings כנפיים",
+    "ribs",
+    "bbq barbecue smokehouse",
+    "breakfast brunch בוקר",
+    "juice juices מיץ מיצים",
+    "tea תה",
+    "gyros souvlaki",
+    "poke",
+    "bowl bowls",
+    "dumpling dumplings",
+    "seafood",
+    "bread breads לחם",
+    "fries צ'יפס",
+    "hotdog",
+    "wok ווק",
+    "curry",
+];
+
+/// What a page says around a name.
+const NOISE: &[&str] = &[
+    "wolt וולט woltdelivery",
+    "order orders ordering online delivery deliveries delivered deliver delivers takeaway takeout pickup menu menus price prices \
+     from in at to for on with near me home official site website app page best top new fast open now hours your you \
+     or is it via get here enjoy review reviews rating ratings photos phone book table tasty delicious favorite favourite \
+     local doorstep minutes min free",
+    "משלוח משלוחים המשלוחים הזמנה הזמנות הזמינו להזמין להזמנה אונליין תפריט מחירים מ ב של עד על עם אל את לבית דלת ביקורות טעים \
+     עכשיו פתוח הכי אתר רשמי באתר",
+    "toimitus kotiinkuljetus tilaa bestellen lieferung lieferdienst lieferservice rozvoz objednat dostawa zamow kiszallitas \
+     rendeles dostava naruci levering bestil doruceni ruoka ruokaa kotiin essen liefern jidlo domu jedzenie hrana etel hazhoz fagito",
+    "israel ישראל district area region province county",
+    "com www https http html",
+];
+
+/// Words that are one when they stand together.
+const JOINED: &[(&str, &str, &str)] = &[
+    ("בית", "קפה", "קפה"),
+    ("בתי", "קפה", "קפה"),
+    ("ice", "cream", "icecream"),
+    ("hot", "dog", "hotdog"),
+    ("take", "away", "takeaway"),
+    ("take", "out", "takeout"),
+    ("food", "truck", "foodtruck"),
+    ("coffee", "shop", "coffee"),
+    ("coffee", "bar", "coffee"),
+    ("wine", "bar", "bar"),
+    ("steak", "house", "steakhouse"),
+];
+
+static MEANINGS: LazyLock<HashMap<String, Meaning>> = LazyLock::new(|| {
+    let mut meanings = HashMap::new();
+    let mut add = |lines: &[&str], meaning: fn(usize) -> Meaning| {
+        for (line, spellings) in lines.iter().enumerate() {
+            for spelling in spellings.split_whitespace() {
+                meanings.insert(text::folded(spelling), meaning(line));
+            }
+        }
+    };
+    add(NOISE, |_| Meaning::Noise);
+    add(DISHES, Meaning::Dish);
+    add(KINDS, Meaning::Kind);
+    meanings
+});
+
+static PAIRS: LazyLock<HashMap<(String, String), &str>> = LazyLock::new(|| {
+    JOINED.iter().map(|(one, two, both)| ((text::folded(one), text::folded(two)), *both)).collect()
+});
+
+/// What a folded word says. In Hebrew an article may stand before it.
+pub(super) fn meaning(word: &str) -> Meaning {
+    let known = |word: &str| MEANINGS.get(word).copied();
+    let without_article = || known(word.strip_prefix('ה').filter(|rest| rest.chars().count() > 2)?);
+    known(word).or_else(without_article).unwrap_or(Meaning::Telling)
+}
+
+/// What two folded words are together, if they are one.
+pub(super) fn joined(one: &str, two: &str) -> Option<&'static str> {
+    // Almost no word begins such a pair.
+    PAIRS.get(&(one.to_owned(), two.to_owned())).copied()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_word_means_the_same_in_every_language() {
+        assert_eq!(meaning("pizza"), meaning(&text::folded("פיצה")));
+        assert_eq!(meaning("cafe"), meaning(&text::folded("Καφέ")));
+        assert_eq!(meaning(&text::folded("המסעדה")), meaning("restaurant"));
+        assert_eq!(meaning("house"), Meaning::Telling);
+    }
+}
