@@ -4,6 +4,7 @@ pub(crate) mod check;
 pub(crate) mod config;
 pub(crate) mod jobs;
 pub(crate) mod keys;
+pub(crate) mod matching;
 pub(crate) mod migrate;
 pub(crate) mod runs;
 pub(crate) mod sandbox;

@@ -95,6 +95,10 @@ enum Command {
         #[command(flatten)]
         warm: commands::warm::WarmOptions,
     },
+    /// Say which of some candidates is a place's own link, and why
+    #[command(after_help = "Example: solely match --name 'Pizza House' --city 'Tel Aviv' < candidates.json
+         candidates.json: [{\"title\":\"Pizza House | Wolt\",\"url\":\"https://wolt.com/…\",\"snippet\":\"…\"}]")]
+    Match(commands::matching::MatchOptions),
     /// Serve upstreams to try solely against, and nothing else
     #[command(after_help = "Example: solely sandbox --listen 127.0.0.1:7421 --records 100000")]
     Sandbox {
@@ -363,6 +367,7 @@ fn main() -> ExitCode {
         Command::Jobs { verb } => jobs(verb),
         Command::Runs { verb } => runs(verb),
         Command::Warm { remote, warm } => commands::warm::run(remote, &warm),
+        Command::Match(options) => commands::matching::run(options),
         Command::Sandbox { listen, records, record_bytes } => {
             commands::sandbox::run(listen, records as usize, record_bytes as usize)
         }

@@ -214,6 +214,8 @@ pub struct ProviderConfig {
     pub url: String,
     /// What the finder wants to see.
     pub api_key: String,
+    /// Which engine of Google's searches.
+    pub engine_id: String,
     /// A link must be on one of these hosts or below it; empty: on any.
     pub hosts: Vec<String>,
     /// How long a link is known.
@@ -244,6 +246,24 @@ pub enum FinderKind {
     /// Plain JSON over POST.
     #[default]
     Http,
+    /// Brave's web search.
+    Brave,
+    /// Google's Programmable Search.
+    GoogleCse,
+    /// The venue search of Wolt's own pages.
+    Wolt,
+}
+
+impl FinderKind {
+    /// Where everybody finds it.
+    pub fn public_url(self) -> Option<&'static str> {
+        match self {
+            Self::Http => None,
+            Self::Brave => Some("https://api.search.brave.com"),
+            Self::GoogleCse => Some("https://www.googleapis.com"),
+            Self::Wolt => Some("https://restaurant-api.wolt.com"),
+        }
+    }
 }
 
 impl Default for ProviderConfig {
@@ -254,6 +274,7 @@ impl Default for ProviderConfig {
             finder: FinderKind::Http,
             url: String::new(),
             api_key: String::new(),
+            engine_id: String::new(),
             hosts: Vec::new(),
             found_ttl: seconds(14 * 86_400),
             not_found_ttl: seconds(86_400),
@@ -269,15 +290,33 @@ impl Default for ProviderConfig {
 }
 
 impl ProviderConfig {
+    /// Where the finder is: as configured, or where everybody finds it.
+    pub fn finder_url(&self) -> &str {
+        if self.url.is_empty() { self.finder.public_url().unwrap_or_default() } else { &self.url }
+    }
+
     /// What is wrong with it, if anything is: the key, and why.
     pub fn problem(&self) -> Option<(&'static str, String)> {
         let day = 24 * 3_600;
-        let known = self.url.starts_with("http://") || self.url.starts_with("https://");
+        let known = self.finder_url().starts_with("http://") || self.finder_url().starts_with("https://");
+        let searches = matches!(self.finder, FinderKind::Brave | FinderKind::GoogleCse);
+        let wants = |key: &'static str, value: &str| {
+            (self.enabled && value.is_empty()).then(|| (key, "is what this finder wants to see".to_owned()))
+        };
+        let no_hosts = || {
+            (self.enabled && self.hosts.is_empty())
+                .then(|| ("hosts", "says which site is searched".to_owned()))
+        };
         let wrong_host = |host: &String| {
             host.is_empty() || !host.bytes().all(|byte| byte.is_ascii_alphanumeric() || b".-".contains(&byte))
         };
         (self.enabled && !known)
             .then(|| ("url", "is a URL that begins with http:// or https://".to_owned()))
+            .or_else(|| if searches { wants("api_key", &self.api_key) } else { None })
+            .or_else(|| {
+                if self.finder == FinderKind::GoogleCse { wants("engine_id", &self.engine_id) } else { None }
+            })
+            .or_else(|| if searches { no_hosts() } else { None })
             .or_else(|| {
                 self.hosts.iter().any(wrong_host).then(|| ("hosts", "are names such as wolt.com".to_owned()))
             })

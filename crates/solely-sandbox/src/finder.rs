@@ -7,7 +7,7 @@ use axum::response::{IntoResponse as _, Response};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::Sandbox;
+use crate::{Sandbox, web};
 
 /// What is asked for.
 #[derive(Deserialize)]
@@ -34,22 +34,15 @@ pub fn page_of(name: &str, city: Option<&str>) -> String {
 }
 
 fn candidates(asked: &Asked) -> Vec<Value> {
-    let other = json!({
-        "title": "Somewhere Else | Wolt", "url": page_of("somewhere-else", None), "snippet": "Another place.",
-    });
-    if asked.place_id.starts_with("nowhere") {
-        return vec![other];
-    }
-    let city = asked.city_text.as_deref();
-    let own = json!({
-        "title": format!("{} | Wolt", asked.name), "url": page_of(&asked.name, city),
-        "snippet": format!("Order from {}.", asked.name),
-    });
-    let elsewhere = json!({"title": asked.name, "url": "https://example.org/menu", "snippet": ""});
-    vec![other, elsewhere, own]
+    let known = !asked.place_id.starts_with("nowhere");
+    let pages = web::pages(&asked.name, asked.city_text.as_deref(), known);
+    pages
+        .into_iter()
+        .map(|page| json!({"title": page.title, "url": page.url, "snippet": page.snippet}))
+        .collect()
 }
 
-fn slug(text: &str) -> String {
+pub(crate) fn slug(text: &str) -> String {
     let words = text.split(|c: char| !c.is_alphanumeric()).filter(|word| !word.is_empty());
     words.map(str::to_lowercase).collect::<Vec<_>>().join("-")
 }

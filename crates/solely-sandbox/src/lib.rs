@@ -5,18 +5,25 @@
 //! | `GET /feed`, `GET /feed/count` | the plain source of feeds |
 //! | `POST /nivoda` | Nivoda's GraphQL: authenticate, count, pages |
 //! | `POST /finder` | the plain finder of places' links |
+//! | `GET /brave/res/v1/web/search` | Brave's web search |
+//! | `GET /google/customsearch/v1` | Google's Programmable Search |
+//! | `GET /wolt/v1/cities`, `POST /wolt/v1/pages/search` | the venue search of Wolt's pages |
 //! | `GET /_calls` | how often each was called, and with what outcome |
 //! | `POST /_mood` | latency, errors, 429 and hangs from now on |
 //!
 //! Both sources copy from one [`catalogue`]: stones with prices, of which most are cheap.
 
+mod brave;
 pub mod catalogue;
 pub mod feed;
 pub mod finder;
+mod google;
 pub mod mood;
 pub mod nivoda;
+mod web;
+mod wolt;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Instant;
@@ -53,6 +60,12 @@ struct Calls {
     pages: BTreeMap<(i64, i64, u64), u64>,
     /// Places that were looked for, and how often.
     places: BTreeMap<String, u64>,
+    /// What the web was searched for, in order.
+    queries: Vec<String>,
+    /// What the next calls are answered with.
+    next: VecDeque<u16>,
+    /// The first query, counted from the tightest, that finds a place.
+    found_from: usize,
 }
 
 /// Calls whose time, and pages whose count, are remembered.
@@ -68,6 +81,12 @@ impl Calls {
     fn note_place(&mut self, place: &str) {
         if self.places.len() < REMEMBERED || self.places.contains_key(place) {
             *self.places.entry(place.to_owned()).or_default() += 1;
+        }
+    }
+
+    fn note_query(&mut self, query: &str) {
+        if self.queries.len() < REMEMBERED {
+            self.queries.push(query.to_owned());
         }
     }
 
@@ -93,6 +112,10 @@ impl Sandbox {
             .route("/feed/count", routing::get(feed::count))
             .route("/nivoda", routing::post(nivoda::graphql))
             .route("/finder", routing::post(finder::find))
+            .route("/brave/res/v1/web/search", routing::get(brave::search))
+            .route("/google/customsearch/v1", routing::get(google::search))
+            .route("/wolt/v1/cities", routing::get(wolt::cities))
+            .route("/wolt/v1/pages/search", routing::post(wolt::search))
             .route("/_calls", routing::get(calls))
             .route("/_mood", routing::post(set_mood))
             .layer(axum::middleware::from_fn_with_state(self.clone(), note_trace))
@@ -130,6 +153,21 @@ impl Sandbox {
     /// How it behaves from now on.
     pub fn set_mood(&self, mood: Mood) {
         *self.0.mood.write().unwrap_or_else(PoisonError::into_inner) = mood;
+    }
+
+    /// Answers the next calls with these statuses, whatever the mood.
+    pub fn answer_next(&self, statuses: &[u16]) {
+        self.calls().next.extend(statuses);
+    }
+
+    /// From now on no place is found by queries that are tighter than the so-manieth.
+    pub fn find_from(&self, query: usize) {
+        self.calls().found_from = query;
+    }
+
+    /// What the web was searched for, in order.
+    pub fn queries(&self) -> Vec<String> {
+        self.calls().queries.clone()
     }
 
     /// Makes tokens that were given out end.

@@ -29,6 +29,10 @@ pub struct Mood {
     pub status: Option<u16>,
     /// Pages that begin at this offset fail with that status (or 400).
     pub bad_offset: Option<u64>,
+    /// Every answer is a success that nobody can read,
+    pub malformed: bool,
+    /// or one that does not end for so many bytes.
+    pub bytes: usize,
 }
 
 impl Mood {
@@ -41,6 +45,11 @@ impl Mood {
     ) -> Option<Response> {
         sandbox.called(what);
         sandbox.calls().note_time();
+        let next = sandbox.calls().next.pop_front();
+        if let Some(status) = next.and_then(|status| StatusCode::from_u16(status).ok()) {
+            sandbox.called(&format!("{what} {}", status.as_u16()));
+            return Some((status, "as it was told").into_response());
+        }
         if self.latency_ms > 0 {
             tokio::time::sleep(Duration::from_millis(self.latency_ms)).await;
         }
@@ -61,6 +70,12 @@ impl Mood {
             _ if Self::chance(self.errors_percent) => Some(500),
             _ => None,
         };
+        if self.malformed {
+            return Some("{\"sections\": [{\"web\"".into_response());
+        }
+        if self.bytes > 0 {
+            return Some(vec![b' '; self.bytes].into_response());
+        }
         let status = StatusCode::from_u16(status?).ok()?;
         sandbox.called(&format!("{what} {}", status.as_u16()));
         Some((status, "as its mood is").into_response())

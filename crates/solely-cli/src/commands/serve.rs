@@ -74,7 +74,8 @@ fn queues(config: &Config) -> Vec<String> {
 /// The one client of all upstreams.
 fn client(config: &Config) -> Result<HttpClient, Failed> {
     let sources = config.feed.sources.values().map(|source| source.url.as_str());
-    let providers = config.enrich.providers.values().map(|provider| provider.url.as_str());
+    let enabled = config.enrich.providers.values().filter(|provider| provider.enabled);
+    let providers = enabled.map(|provider| provider.finder_url());
     Ok(HttpClient::new(Tls::for_urls(sources.chain(providers)))?)
 }
 

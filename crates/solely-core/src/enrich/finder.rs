@@ -2,10 +2,14 @@
 //!
 //! A finder asks and does not judge: unless it has decided itself, the matcher picks among its
 //! candidates. It may have several queries for a place, from tight to loose; one is one call, and the
-//! next is made only if nothing was accepted. Adding a kind is one file here and one line in
-//! [`configured`].
+//! next is made only if nothing was accepted. Adding a kind is one file here, with a name in
+//! [`FinderKind`] and a line in [`configured`].
 
+pub mod brave;
+pub mod google_cse;
 pub mod http;
+mod web_search;
+pub mod wolt;
 
 use std::sync::Arc;
 
@@ -34,12 +38,12 @@ pub struct Place {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Candidate {
     /// The page's title.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_empty")]
     pub title: String,
     /// Where it is.
     pub url: String,
     /// What a search says of it.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_empty")]
     pub snippet: String,
 }
 
@@ -76,10 +80,26 @@ pub trait Finder: Send + Sync + 'static {
 
 /// The finder that a configuration describes.
 pub fn configured(config: &ProviderConfig, client: &HttpClient) -> Arc<dyn Finder> {
+    let (client, url, hosts) = (client.clone(), config.finder_url(), config.hosts.clone());
+    let key = Some(config.api_key.clone()).filter(|key| !key.is_empty());
     match config.finder {
-        FinderKind::Http => {
-            let key = Some(config.api_key.clone()).filter(|key| !key.is_empty());
-            Arc::new(http::HttpFinder::new(client.clone(), &config.url, key))
+        FinderKind::Http => Arc::new(http::HttpFinder::new(client, url, key)),
+        FinderKind::Brave => Arc::new(brave::BraveFinder::new(client, url, config.api_key.clone(), hosts)),
+        FinderKind::GoogleCse => {
+            let (key, engine) = (config.api_key.clone(), config.engine_id.clone());
+            Arc::new(google_cse::GoogleCseFinder::new(client, url, key, engine, hosts))
         }
+        FinderKind::Wolt => Arc::new(wolt::WoltFinder::new(client, url)),
     }
+}
+
+/// A path below the URL of a finder, unless it is there already.
+fn below(base: &str, path: &str) -> String {
+    let base = base.trim_end_matches('/');
+    if base.ends_with(path) { base.to_owned() } else { format!("{base}{path}") }
+}
+
+/// A text that may be `null`.
+fn or_empty<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
+    Ok(Option::deserialize(deserializer)?.unwrap_or_default())
 }

@@ -9,9 +9,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use serde::Serialize;
 use tokio::time::Instant;
 
-use super::finder::Findings;
+use super::finder::{Candidate, Findings};
+use super::matcher::{Verdict, Why};
 use super::system::{Enrich, Provider};
 use super::{Lookup, Resolved, Status, copy, entry_key, matcher, subject};
 use crate::cache::{Age, Entry, Overwrite, PutEntry};
@@ -57,13 +59,13 @@ impl Handler for Lookups {
         if entry.is_some_and(|entry| self.is_done(&entry, &lookup, job)) {
             return Ok(Done::default());
         }
-        let resolved = self.find(&lookup, job, &time).await?;
-        Ok(self.done(job, &lookup, resolved, time.began))
+        let (resolved, refused) = self.find(&lookup, job, &time).await?;
+        Ok(self.done(job, &lookup, resolved, &refused, time.began))
     }
 
     fn died(&self, job: &Job, error: &str) -> Done {
         let Ok(lookup) = job.payload.parse::<Lookup>() else { return Done::default() };
-        let mut done = self.done(job, &lookup, Resolved::failed(), Instant::now());
+        let mut done = self.done(job, &lookup, Resolved::failed(), &[], Instant::now());
         for told in &mut done.events {
             told.reason = Some(error.to_owned());
         }
@@ -100,9 +102,14 @@ impl Lookups {
         lookup.refreshes.is_none_or(|refreshed| entry.updated_at > refreshed) && !own_death()
     }
 
-    /// Asks from tight to loose, until something is accepted.
-    async fn find(&self, lookup: &Lookup, job: &Job, time: &Time) -> Result<Resolved, Failure> {
-        let (provider, place) = (&self.provider, &lookup.place);
+    /// Asks from tight to loose, until something is accepted. What was refused on the way is told.
+    async fn find(
+        &self,
+        lookup: &Lookup,
+        job: &Job,
+        time: &Time,
+    ) -> Result<(Resolved, Vec<Refused>), Failure> {
+        let (provider, place, mut refused) = (&self.provider, &lookup.place, Vec::new());
         for query in 0..provider.finder.queries(place).max(1) {
             let left = time.left().ok_or_else(too_late)?;
             let asked = provider.finder.ask(place, query, job.trace.as_deref());
@@ -111,15 +118,22 @@ impl Lookups {
                 Ok(answer) => answer.map_err(|error| failure(&error, time))?,
                 Err(_) => return Err(too_late()),
             };
-            if let Some(resolved) = self.judge(lookup, findings, query) {
-                return Ok(resolved);
+            if let Some(resolved) = self.judge(lookup, findings, query, &mut refused) {
+                return Ok((resolved, refused));
             }
         }
-        Ok(Resolved { status: Status::NotFound, url: None, meta: None })
+        let meta = serde_json::json!({"reason": "no_match", "candidates": refused.len()});
+        Ok((Resolved { status: Status::NotFound, url: None, meta: Some(meta) }, refused))
     }
 
     /// What the findings say; nothing if none of the candidates is accepted.
-    fn judge(&self, lookup: &Lookup, findings: Findings, query: usize) -> Option<Resolved> {
+    fn judge(
+        &self,
+        lookup: &Lookup,
+        findings: Findings,
+        query: usize,
+        refused: &mut Vec<Refused>,
+    ) -> Option<Resolved> {
         let hosts = &self.provider.settings.hosts;
         let not_found = |meta| Resolved { status: Status::NotFound, url: None, meta };
         match findings {
@@ -132,7 +146,10 @@ impl Lookups {
             }
             Findings::Candidates(mut candidates) => {
                 candidates.truncate(CANDIDATES_MAX);
-                let accepted = matcher::decide(&lookup.place, hosts, &candidates).accepted?;
+                let decision = matcher::decide(&lookup.place, hosts, &candidates);
+                let verdicts = decision.verdicts.into_iter().zip(candidates);
+                refused.extend(verdicts.filter(|(verdict, _)| verdict.score.is_none()).map(Refused::of));
+                let accepted = decision.accepted?;
                 let meta =
                     serde_json::json!({"score": accepted.score, "query": query + 1, "why": accepted.why});
                 Some(Resolved { status: Status::Found, url: Some(accepted.url), meta: Some(meta) })
@@ -141,7 +158,14 @@ impl Lookups {
     }
 
     /// The entry, written with the end of the job. A lookup that failed replaces nothing that may be served.
-    fn done(&self, job: &Job, lookup: &Lookup, resolved: Resolved, began: Instant) -> Done {
+    fn done(
+        &self,
+        job: &Job,
+        lookup: &Lookup,
+        resolved: Resolved,
+        refused: &[Refused],
+        began: Instant,
+    ) -> Done {
         let (provider, key) = (&self.provider, entry_key(&self.provider.name, &lookup.place.place_id));
         let lifetimes = provider.settings.lives.of(&resolved);
         let (event, overwrite) = if resolved.is_failed() {
@@ -152,6 +176,7 @@ impl Lookups {
         let details = serde_json::json!({
             "provider": provider.name, "status": resolved.status, "url": resolved.url, "meta": resolved.meta,
             "ttlSeconds": lifetimes.stale.as_secs(), "attempts": job.attempts, "job": job.id.to_string(),
+            "refused": &refused[..refused.len().min(REFUSED_TOLD)],
         });
         let mut told = NewEvent::new(subject(&lookup.place.place_id), format!("{}_{event}", provider.name))
             .outcome(resolved.status.word())
@@ -169,6 +194,19 @@ impl Lookups {
         self.enrich.inner.is_writing(key.clone(), written);
         let entry = PutEntry { key, value, lifetimes, overwrite };
         Done { effect: Effect::PutEntries(vec![entry]), events: vec![told], ..Done::default() }
+    }
+}
+
+/// A candidate that was not accepted, as the timeline tells of it.
+#[derive(Serialize)]
+struct Refused {
+    url: String,
+    why: Vec<Why>,
+}
+
+impl Refused {
+    fn of((verdict, candidate): (Verdict, Candidate)) -> Self {
+        Self { url: candidate.url.chars().take(REFUSED_CHARS).collect(), why: verdict.why }
     }
 }
 
@@ -224,5 +262,9 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const SHORTEST_WAIT: Duration = Duration::from_millis(100);
 /// How late a settlement may come.
 const LAG: Duration = Duration::from_secs(2);
+/// Refused candidates that the timeline tells of,
+const REFUSED_TOLD: usize = 5;
+/// and characters of their links.
+const REFUSED_CHARS: usize = 200;
 /// Candidates that are looked at.
 const CANDIDATES_MAX: usize = 50;

@@ -99,6 +99,8 @@ pub enum Why {
     TitleAndPathDiffer,
     /// It serves something else.
     OtherDish,
+    /// It is a shop of that name.
+    OtherShop,
     /// It is another branch, or may be.
     OtherBranch,
     /// It has another address.
@@ -127,6 +129,7 @@ impl Why {
             Self::OtherName => "it is another name",
             Self::TitleAndPathDiffer => "its title and its path name different places",
             Self::OtherDish => "it serves something else",
+            Self::OtherShop => "it is a shop of that name",
             Self::OtherBranch => "it may be another branch",
             Self::OtherAddress => "it has another address",
             Self::NameSaysNothing => "the name is of generic words alone, and the address is not the same",
@@ -176,6 +179,11 @@ pub fn decide(place: &Place, hosts: &[String], candidates: &[Candidate]) -> Deci
     Decision { accepted, verdicts: verdicts.collect() }
 }
 
+/// Whether a city, by any of its names, is the one that a slug or another name means.
+pub fn is_in(city: &str, slug: &str) -> bool {
+    City::of(city).is_some_and(|city| city.whereabouts(&text::slug(slug)) == Whereabouts::Here)
+}
+
 struct Judged {
     venue: String,
     case: Result<Case, Why>,
@@ -208,6 +216,8 @@ struct Subject<'a> {
     city: Option<City>,
     address_city: Option<City>,
     address: Address,
+    /// Whether all that is telling of the name is the street's.
+    is_street: bool,
     /// Its words, if it has more than a street.
     address_words: Vec<Word>,
 }
@@ -245,6 +255,9 @@ impl<'a> Subject<'a> {
                 branch.extend(core.into_iter().filter(Word::is_telling));
             }
         }
+        let telling =
+            |name: &Vec<Word>| name.iter().filter(|word| word.is_telling()).all(|word| address.has(word));
+        let is_street = !names.is_empty() && names.iter().all(telling);
         let brands = hosts.iter().flat_map(|host| host.split('.')).filter(|label| label.len() > 3);
         Self {
             hosts,
@@ -255,8 +268,20 @@ impl<'a> Subject<'a> {
             city,
             address_city,
             address,
+            is_street,
             address_words: if address_text.contains(',') { text::words(address_text) } else { Vec::new() },
         }
+    }
+
+    /// In Hebrew `from` and `in` are written at the word: a word of the name behind such a letter is that word.
+    fn without_prefixes(&self, words: Vec<Word>) -> Vec<Word> {
+        let names = self.names.iter().flatten().filter(|word| word.script == Script::Hebrew);
+        let bare = |word: &Word| {
+            let rest = word.text.strip_prefix(['מ', 'ב', 'ל'])?;
+            let ours = names.clone().find(|ours| ours.text == rest);
+            ours.cloned()
+        };
+        words.into_iter().map(|word| bare(&word).unwrap_or(word)).collect()
     }
 
     fn judge(&self, candidate: &Candidate) -> Judged {
@@ -360,6 +385,7 @@ impl<'a> Subject<'a> {
     /// little: it may be both, in its city.
     fn weigh_generic(&self, seen: &Seen, address: Evidence, case: &mut Case) -> Result<(), Why> {
         let whole = without_city(&self.whole, self.near());
+        let whole: Vec<Word> = whole.into_iter().filter(|word| word.meaning != Meaning::Noise).collect();
         let is_all = |words: &[Word]| {
             let cover = cover(&whole, words);
             !whole.is_empty() && cover.missing.is_empty() && cover.extra.is_empty()
@@ -396,8 +422,19 @@ impl<'a> Subject<'a> {
         // What the title has besides the name, in its other parts.
         let beside: Vec<&Word> = seen.beside(self, &title);
         let branch_found = self.branch.iter().all(|word| seen.has(word) || self.address.has(word));
-        if !branch_found {
+        // Many words are no branch, but praise.
+        let praise = self.branch.len() > 2 && in_title && in_slug;
+        if !branch_found && !praise && address < Evidence::House {
             return Err(Why::OtherBranch);
+        }
+        if title.surrounded {
+            return Err(Why::OtherName);
+        }
+        if self.is_sister(seen) {
+            return Err(Why::OtherShop);
+        }
+        if self.is_street && !(title.is_alone() && beside.is_empty()) && !slug.is_alone() {
+            return Err(Why::NameSaysNothing);
         }
         let base = match (in_title, in_slug) {
             (true, true) => 0.8,
@@ -407,6 +444,8 @@ impl<'a> Subject<'a> {
                 self.unless_beside(&more, address, 0.68)?;
                 self.unless_beside(&beside, address, 0.68)?
             }
+            // The path says what the title says.
+            (true, false) if seen.agrees(slug.found) => self.unless_beside(&beside, address, 0.72)?,
             (true, false) => {
                 let told = seen.snippet.iter().any(|part| self.best_of(std::slice::from_ref(part)).found > 0);
                 let unreadable = self.names.iter().any(|name| name[0].script == Script::Other);
@@ -438,7 +477,8 @@ impl<'a> Subject<'a> {
                     && title.extra.is_empty()
                     && slug.extra.is_empty()
                     && beside.is_empty();
-                if complete && missing_nowhere && title.close + slug.close == 0 {
+                let in_order = title.in_order && slug.in_order;
+                if complete && missing_nowhere && in_order && title.close + slug.close == 0 {
                     0.64
                 } else if title.missing.is_empty() && title.found > 0 {
                     return Err(Why::OtherBranch);
@@ -458,6 +498,16 @@ impl<'a> Subject<'a> {
             case.add(-0.05, Why::SpeltDifferently);
         }
         Ok(())
+    }
+
+    /// Whether it is a shop, and the place is not one of that kind.
+    fn is_sister(&self, seen: &Seen) -> bool {
+        let another = |words: &[Word]| {
+            let shops = words.iter().filter(|word| matches!(word.meaning, Meaning::Shop(_)));
+            shops.into_iter().any(|shop| self.whole.iter().all(|word| word.meaning != shop.meaning))
+        };
+        let silent = !seen.slug.iter().any(is_readable);
+        seen.title_rest.iter().any(|part| another(part)) && (silent || another(&seen.slug))
     }
 
     /// Words that nothing explains may be a branch's.
@@ -485,10 +535,17 @@ impl<'a> Subject<'a> {
         let cover = cover(name, &part);
         let missing: Vec<&Word> = cover.missing.iter().map(|nth| &name[*nth]).collect();
         let extra: Vec<&Word> = cover.extra.iter().map(|nth| &part[*nth]).collect();
+        // What begins with a small letter among large ones is of a sentence.
+        let titled = part.iter().any(|word| !word.small && word.is_telling() && word.script == Script::Latin);
+        let sentence = |word: &Word| titled && word.small && !word.is_number();
         let is_dish = |words: &[&Word]| words.iter().any(|word| matches!(word.meaning, Meaning::Dish(_)));
+        // Of the kind of place one may say how it sounds.
         let explained = |word: &Word| {
-            self.address.has(word) || self.branch.iter().any(|branch| alike(branch, word) == Likeness::Same)
+            let ours = |ours: &Word| alike(ours, word) == Likeness::Same;
+            let sounds = |kind: &Word| !kind.is_telling() && kind.script != word.script && ours(kind);
+            self.address.has(word) || self.branch.iter().any(ours) || self.whole.iter().any(sounds)
         };
+        let missing_dish = is_dish(&missing);
         Fit {
             found: cover.found,
             of: name.iter().filter(|word| word.is_telling()).count(),
@@ -499,8 +556,14 @@ impl<'a> Subject<'a> {
                 matches!(word.meaning, Meaning::Dish(_))
                     && part.iter().any(|theirs| theirs.meaning == word.meaning)
             }),
-            missing: missing.into_iter().filter(|word| word.is_telling()).cloned().collect(),
-            extra: extra.into_iter().filter(|word| word.is_telling() && !explained(word)).cloned().collect(),
+            missing: missing.iter().copied().filter(|word| word.is_telling()).cloned().collect(),
+            surrounded: surrounded(&part, &cover.extra),
+            missing_dish,
+            extra: extra
+                .into_iter()
+                .filter(|word| word.is_telling() && !explained(word) && !sentence(word))
+                .cloned()
+                .collect(),
         }
     }
 }
@@ -520,6 +583,9 @@ struct Fit {
     in_order: bool,
     dish_differs: bool,
     shares_dish: bool,
+    missing_dish: bool,
+    /// Whether dishes that are not the name's stand on both sides of it.
+    surrounded: bool,
 }
 
 impl Fit {
@@ -527,7 +593,18 @@ impl Fit {
     fn is_full(&self, address: Evidence) -> bool {
         let forgiven = self.close == 0 || (self.close == 1 && (self.of > 1 || address == Evidence::House));
         let alone = self.extra.is_empty() || address == Evidence::House;
-        self.found > 0 && self.missing.is_empty() && alone && self.in_order && forgiven && !self.dish_differs
+        self.found > 0
+            && self.missing.is_empty()
+            && alone
+            && self.in_order
+            && forgiven
+            && !self.dish_differs
+            && !self.surrounded
+    }
+
+    /// Whether it is the name with its dish, and nothing else.
+    fn is_alone(&self) -> bool {
+        self.is_full(Evidence::Nothing) && !self.missing_dish
     }
 }
 
@@ -552,6 +629,7 @@ impl Seen {
             let own: Vec<Word> =
                 part.iter().filter(|word| !subject.brands.contains(&word.text)).cloned().collect();
             title_city = title_city.or_else(|| place_of(&own, subject));
+            let own = subject.without_prefixes(own);
             let rest = without_page_city(&without_city(&own, near), page);
             let rest: Vec<Word> = rest.into_iter().filter(|word| word.meaning != Meaning::Noise).collect();
             if !rest.is_empty() {
@@ -572,6 +650,13 @@ impl Seen {
     /// Whether the title says which place it is.
     fn title_says(&self) -> bool {
         self.title_rest.iter().flatten().any(Word::is_telling)
+    }
+
+    /// Whether all that can be read of the path is in the title.
+    fn agrees(&self, found: usize) -> bool {
+        let title: Vec<Word> = self.title_rest.concat();
+        let cover = cover(&title, &self.slug);
+        found + cover.found > 0 && cover.extra.iter().all(|nth| !is_readable(&self.slug[*nth]))
     }
 
     /// Whether a word is anywhere.
@@ -603,6 +688,15 @@ impl Case {
         self.score += score;
         self.why.push(why);
     }
+}
+
+/// Whether dishes among the words that are not the name's stand on both sides of it.
+fn surrounded(part: &[Word], extra: &[usize]) -> bool {
+    let dish = |nth: &usize| matches!(part[*nth].meaning, Meaning::Dish(_));
+    let dishes: Vec<usize> = extra.iter().copied().filter(dish).collect();
+    let found: Vec<usize> = (0..part.len()).filter(|nth| !extra.contains(nth)).collect();
+    let (Some(first), Some(last)) = (found.first(), found.last()) else { return false };
+    dishes.iter().any(|nth| nth < first) && dishes.iter().any(|nth| nth > last)
 }
 
 /// Whether a word of a path can be read. Consonants alone are an abbreviation.

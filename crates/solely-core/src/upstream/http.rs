@@ -52,7 +52,10 @@ pub fn builder(tls: Tls) -> reqwest::ClientBuilder {
 pub(crate) struct Ask<'a> {
     pub(crate) query: &'a [(&'static str, String)],
     pub(crate) bearer: Option<&'a str>,
+    pub(crate) headers: &'a [(&'static str, String)],
     pub(crate) trace: Option<&'a str>,
+    /// Whether a refusal, by its status and its words, says that a quota is used up, and how long to wait then.
+    pub(crate) quota: Option<fn(StatusCode, &str) -> Option<Duration>>,
 }
 
 impl HttpClient {
@@ -91,11 +94,14 @@ impl HttpClient {
         if let Some(token) = ask.bearer {
             request = request.bearer_auth(token);
         }
+        for (name, value) in ask.headers {
+            request = request.header(*name, value);
+        }
         if let Some(trace) = ask.trace {
             request = request.header("traceparent", trace);
         }
         let answer = request.send().await.map_err(unreachable)?;
-        if answer.status().is_success() { body(answer).await } else { Err(refusal(answer).await) }
+        if answer.status().is_success() { body(answer).await } else { Err(refusal(answer, ask).await) }
     }
 }
 
@@ -125,11 +131,16 @@ async fn body(mut answer: Response) -> Result<Vec<u8>, CallFailed<UpstreamError>
 }
 
 /// What a status other than success means.
-async fn refusal(mut answer: Response) -> CallFailed<UpstreamError> {
+async fn refusal(mut answer: Response, ask: &Ask<'_>) -> CallFailed<UpstreamError> {
     let (status, retry_after) = (answer.status(), retry_after(answer.headers()));
+    let reset =
+        Some(answer.headers()).filter(|_| status == StatusCode::TOO_MANY_REQUESTS).and_then(reset_after);
     // The beginning of what it says may help whoever reads the error.
     let said = answer.chunk().await.ok().flatten().unwrap_or_default();
-    let said = String::from_utf8_lossy(&said[..said.len().min(200)]).into_owned();
+    let said = String::from_utf8_lossy(&said[..said.len().min(REFUSAL_BYTES)]).into_owned();
+    let quota = ask.quota.and_then(|quota| quota(status, &said));
+    let retry_after = retry_after.or(reset).or(quota);
+    let said: String = said.chars().take(200).collect();
     let why = format!("the upstream answered {status}{}{said}", if said.is_empty() { "" } else { ": " });
     let may_pass = status.is_server_error()
         || matches!(
@@ -138,6 +149,7 @@ async fn refusal(mut answer: Response) -> CallFailed<UpstreamError> {
         );
     let error = match (status, retry_after) {
         (StatusCode::TOO_MANY_REQUESTS, Some(_)) => UpstreamError::Throttled(why),
+        _ if quota.is_some() => UpstreamError::Throttled(why),
         _ if may_pass => UpstreamError::Transient(why),
         _ => UpstreamError::Permanent(why),
     };
@@ -161,6 +173,22 @@ fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     Some(until.since(crate::Clock::system().now()))
 }
 
+/// When a used up quota is there again, where one says so: `X-RateLimit-Remaining` and `X-RateLimit-Reset`, in
+/// seconds, a number for each of its windows.
+fn reset_after(headers: &HeaderMap) -> Option<Duration> {
+    let numbers = |name: &str| -> Option<Vec<u64>> {
+        let text = headers.get(name)?.to_str().ok()?;
+        text.split(',').map(|number| number.trim().parse().ok()).collect()
+    };
+    let resets = numbers("x-ratelimit-reset")?;
+    let remaining = numbers("x-ratelimit-remaining").unwrap_or_default();
+    let used_up = |nth: usize| remaining.get(nth).is_none_or(|left| *left == 0);
+    let longest = resets.iter().enumerate().filter(|(nth, _)| used_up(*nth)).map(|(_, reset)| *reset).max();
+    longest.or_else(|| resets.first().copied()).map(Duration::from_secs)
+}
+
+/// What is read of a refusal.
+const REFUSAL_BYTES: usize = 4_096;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 /// What is made room for because an answer says it is so large.
@@ -182,5 +210,19 @@ mod tests {
         let later = of("Fri, 01 Jan 2100 00:00:00 GMT").expect("a date");
         assert!(later > Duration::from_secs(1_000_000));
         assert_eq!(of("soon"), None);
+    }
+
+    #[test]
+    fn the_window_that_is_used_up_says_when() {
+        let of = |remaining: &str, reset: &str| {
+            let mut headers = HeaderMap::new();
+            headers.insert("x-ratelimit-remaining", remaining.parse().expect("a header"));
+            headers.insert("x-ratelimit-reset", reset.parse().expect("a header"));
+            reset_after(&headers).map(|after| after.as_secs())
+        };
+        assert_eq!(of("0, 14523", "1, 1419704"), Some(1));
+        assert_eq!(of("0, 0", "1, 3600"), Some(3_600));
+        assert_eq!(of("1, 1", "7, 9"), Some(7));
+        assert_eq!(of("0", "soon"), None);
     }
 }

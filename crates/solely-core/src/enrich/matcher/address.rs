@@ -60,6 +60,8 @@ pub(super) struct Address {
     /// The telling words of its street.
     street: Vec<Word>,
     number: Option<String>,
+    /// Telling words of all its parts: a mall, a quarter.
+    words: Vec<Word>,
 }
 
 /// What a page says of it.
@@ -76,26 +78,29 @@ pub(super) enum Evidence {
 
 impl Address {
     pub(super) fn of(text: &str, city: Option<&City>) -> Self {
+        let mut address = Self::default();
         for part in text.split(',') {
             let words = text::words(part);
-            if City::of(part).is_some_and(|part| part.is_known())
-                || city.is_some_and(|city| city.named_at_start(&words) == words.len())
+            let house = words.iter().find(|word| is_house(word)).map(|word| word.text.clone());
+            let is_city = City::of(part).is_some_and(|part| part.is_known())
+                || city.is_some_and(|city| city.named_at_start(&words) == words.len());
+            // A street may have a city's name.
+            if is_city && (house.is_none() || address.is_known()) {
+                continue;
+            }
+            let street: Vec<Word> = words.into_iter().filter(is_of_street).collect();
+            address.words.extend_from_slice(&street);
+            // What has a number is the street, and what has none may be a mall.
+            if !street.is_empty()
+                && (address.street.is_empty() || (address.number.is_none() && house.is_some()))
             {
-                continue;
+                (address.street, address.number) = (street, house);
+            } else if address.number.is_none() {
+                // "Dizengoff St, 50".
+                address.number = house.filter(|_| street.is_empty());
             }
-            let street: Vec<Word> = words.iter().filter(|word| is_of_street(word)).cloned().collect();
-            if street.is_empty() {
-                continue;
-            }
-            let number = words.iter().find(|word| is_house(word)).map(|word| word.text.clone());
-            // "Dizengoff St, 50".
-            let number = number.or_else(|| {
-                let rest = text::words(text);
-                rest.iter().find(|word| is_house(word)).map(|word| word.text.clone())
-            });
-            return Self { street, number };
         }
-        Self::default()
+        address
     }
 
     pub(super) fn is_known(&self) -> bool {
@@ -104,7 +109,7 @@ impl Address {
 
     /// Whether a word is of its street.
     pub(super) fn has(&self, word: &Word) -> bool {
-        self.street.iter().any(|street| alike(street, word) == Likeness::Same)
+        self.words.iter().any(|ours| same_street(ours, word))
     }
 
     /// What the parts of a text say.
@@ -119,9 +124,10 @@ impl Address {
 
     fn evidence_of(&self, part: &[Word], city: Option<&City>) -> Evidence {
         let whole = |at: usize| {
-            self.street.iter().enumerate().all(|(nth, word)| {
-                part.get(at + nth).is_some_and(|theirs| alike(word, theirs) == Likeness::Same)
-            })
+            self.street
+                .iter()
+                .enumerate()
+                .all(|(nth, word)| part.get(at + nth).is_some_and(|theirs| same_street(word, theirs)))
         };
         if let Some(at) = (0..part.len()).find(|at| whole(*at)) {
             // The number is behind the street, or before it.
@@ -164,6 +170,16 @@ impl Address {
             && (other_number || same_script)
             && (marked || house.text.len() <= 3)
     }
+}
+
+/// A street's kind may be written at its name, and short.
+fn same_street(one: &Word, other: &Word) -> bool {
+    let stem = |word: &Word| {
+        let text = word.text.as_str();
+        let stem = text.strip_suffix("strasse").or_else(|| text.strip_suffix("str"))?;
+        (stem.len() > 3).then(|| stem.to_owned())
+    };
+    alike(one, other) == Likeness::Same || stem(one).is_some_and(|one| stem(other) == Some(one))
 }
 
 fn is_street(word: &Word) -> bool {

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::LazyLock;
 
-use super::likeness::{Likeness, rows_alike};
+use super::likeness::{Likeness, rows_alike, sound};
 use super::text::{self, Word};
 
 /// Names of one city. The first is how it is shown.
@@ -21,11 +21,13 @@ const CITIES: &[&[&str]] = &[
         "Yafo",
         "יפו",
     ],
-    &["Jerusalem", "Yerushalayim", "ירושלים", "Al Quds"],
+    &["Jerusalem", "י-ם", "Yerushalayim", "ירושלים", "Al Quds"],
     &["Haifa", "Hefa", "חיפה"],
-    &["Beer Sheva", "Be'er Sheva", "Beersheba", "Be er Sheva", "Beer Sheba", "באר שבע"],
+    &["Beer Sheva", "ב\"ש", "Be'er Sheva", "Beersheba", "Be er Sheva", "Beer Sheba", "באר שבע"],
     &[
         "Rishon LeZion",
+        "Rishon",
+        "ראשון",
         "Rishon Le Zion",
         "Rishon Letzion",
         "Rishon LeTsiyon",
@@ -33,19 +35,28 @@ const CITIES: &[&[&str]] = &[
         "ראשון לציון",
         "ראשל\"צ",
     ],
-    &["Petah Tikva", "Petach Tikva", "Petah Tiqwa", "Petach Tiqva", "Petah Tikwa", "פתח תקווה", "פתח תקוה"],
+    &[
+        "Petah Tikva",
+        "פ\"ת",
+        "Petach Tikva",
+        "Petah Tiqwa",
+        "Petach Tiqva",
+        "Petah Tikwa",
+        "פתח תקווה",
+        "פתח תקוה",
+    ],
     &["Ashdod", "אשדוד"],
     &["Ashkelon", "Ashqelon", "אשקלון"],
     &["Netanya", "Natanya", "נתניה"],
     &["Holon", "חולון"],
     &["Bat Yam", "בת ים"],
     &["Bnei Brak", "Bene Beraq", "Bney Brak", "בני ברק"],
-    &["Ramat Gan", "רמת גן"],
+    &["Ramat Gan", "ר\"ג", "רמת גן"],
     &["Givatayim", "Giv'atayim", "גבעתיים"],
     &["Rehovot", "Rechovot", "רחובות"],
     &["Ness Ziona", "Nes Ziona", "Nes Tziona", "Ness Tziona", "נס ציונה"],
     &["Herzliya", "Herzlia", "Herzelia", "Hertzliya", "Herzliyya", "הרצליה", "הרצלייה"],
-    &["Kfar Saba", "Kefar Sava", "Kfar Sava", "כפר סבא"],
+    &["Kfar Saba", "כ\"ס", "Kefar Sava", "Kfar Sava", "כפר סבא"],
     &["Raanana", "Ra'anana", "Ra anana", "רעננה"],
     &["Hod HaSharon", "Hod Ha Sharon", "הוד השרון"],
     &["Ramat HaSharon", "Ramat Ha Sharon", "רמת השרון"],
@@ -324,20 +335,41 @@ const AREAS: &[(&str, &[&str])] = &[
 ];
 
 /// A city's pages may lie under its big neighbour, if they say that they are the city's.
-const NEIGHBOURS: &[(&str, &[&str])] = &[(
-    "Tel Aviv",
-    &[
-        "Ramat Gan",
-        "Givatayim",
-        "Bnei Brak",
-        "Holon",
-        "Bat Yam",
-        "Ramat HaSharon",
-        "Kiryat Ono",
-        "Or Yehuda",
-        "Givat Shmuel",
-    ],
-)];
+const NEIGHBOURS: &[(&str, &[&str])] = &[
+    (
+        "Tel Aviv",
+        &[
+            "Ramat Gan",
+            "Givatayim",
+            "Bnei Brak",
+            "Holon",
+            "Bat Yam",
+            "Ramat HaSharon",
+            "Kiryat Ono",
+            "Or Yehuda",
+            "Givat Shmuel",
+        ],
+    ),
+    ("Petah Tikva", &["Rosh HaAyin", "Givat Shmuel", "Yehud", "Bnei Brak"]),
+    (
+        "Haifa",
+        &[
+            "Nesher",
+            "Tirat Carmel",
+            "Kiryat Motzkin",
+            "Kiryat Bialik",
+            "Kiryat Ata",
+            "Kiryat Yam",
+            "Kiryat Tivon",
+        ],
+    ),
+    ("Herzliya", &["Ramat HaSharon", "Raanana"]),
+    ("Kfar Saba", &["Hod HaSharon", "Raanana"]),
+    ("Rishon LeZion", &["Bat Yam", "Holon", "Beer Yaakov", "Ness Ziona"]),
+    ("Jerusalem", &["Mevaseret Zion", "Beit Shemesh"]),
+    ("Helsinki", &["Espoo", "Vantaa"]),
+    ("Athens", &["Piraeus"]),
+];
 
 /// Words that say that a slug names more than a city.
 const AREA_WORDS: &[&str] = &["area", "region", "and", "surroundings", "metropolitan"];
@@ -354,6 +386,25 @@ static NAMES: LazyLock<HashMap<String, usize>> = LazyLock::new(|| {
     }
     names
 });
+
+/// The names in Latin letters, as they sound.
+static SOUNDS: LazyLock<HashMap<String, usize>> = LazyLock::new(|| {
+    let latin = NAMES.iter().filter(|(name, _)| name.is_ascii() && name.len() >= SOUND_MIN);
+    latin.map(|(name, city)| (sound(&name.replace(' ', "")), *city)).collect()
+});
+
+/// Shorter names have no other spelling.
+const SOUND_MIN: usize = 6;
+
+/// The city of a name, by any spelling.
+fn known(words: &[Word]) -> Option<usize> {
+    let name = key(words);
+    let by_sound = || {
+        let joined = name.replace(' ', "");
+        if joined.is_ascii() && joined.len() >= SOUND_MIN { SOUNDS.get(&sound(&joined)) } else { None }
+    };
+    NAMES.get(&name).or_else(by_sound).copied()
+}
 
 fn key(words: &[Word]) -> String {
     words.iter().map(|word| word.text.as_str()).collect::<Vec<_>>().join(" ")
@@ -372,8 +423,8 @@ pub(super) fn at_start(words: &[Word]) -> Option<(usize, usize)> {
             let rest = name.strip_prefix(['ב', 'מ', 'ל', 'ה'])?;
             NAMES.get(rest)
         };
-        if let Some(city) = NAMES.get(&name).or_else(bare) {
-            return Some((*city, count));
+        if let Some(city) = known(&words[..count]).or_else(|| bare().copied()) {
+            return Some((city, count));
         }
     }
     None
@@ -405,7 +456,7 @@ impl City {
         let first =
             text.split([',', '(']).find(|part| text::words(part).iter().any(|word| !word.is_number()))?;
         let words: Vec<Word> = text::words(first).into_iter().filter(|word| !word.is_number()).collect();
-        let known = NAMES.get(&key(&words)).copied();
+        let known = known(&words);
         // "Tel Aviv Israel", "Tel Aviv 6433222".
         let known = known.or_else(|| {
             let (city, count) = at_start(&words)?;
@@ -417,7 +468,7 @@ impl City {
 
     /// The city that a part of a path names.
     pub(super) fn of_slug(slug: &[Word]) -> Option<Self> {
-        let (known, words) = (NAMES.get(&key(slug)).copied(), slug.to_vec());
+        let (known, words) = (known(slug), slug.to_vec());
         (!words.is_empty()).then_some(Self { known, words })
     }
 

@@ -20,9 +20,9 @@ pub(super) fn misfit(hebrew: &str, latin: &str) -> u32 {
     costs[0] = 0;
     // `And` and `the` are written at the word.
     if [b"ve", b"va", b"ha"].iter().any(|prefix| latin.starts_with(*prefix)) {
-        costs[2] = 25;
+        costs[2] = 15;
     }
-    skip_vowels(&latin, &mut costs, false);
+    skip_vowels(&latin, &mut costs);
     for (nth, unit) in units.iter().enumerate() {
         let last = nth + 1 == units.len();
         let mut next: Vec<u32> = costs.iter().map(|cost| cost.saturating_add(MISFIT)).collect();
@@ -35,34 +35,45 @@ pub(super) fn misfit(hebrew: &str, latin: &str) -> u32 {
                 }
             }
         }
-        skip_vowels(&latin, &mut next, last);
+        skip_vowels(&latin, &mut next);
         costs = next;
     }
     costs[latin.len()]
 }
+
+/// Short names that are written without the vowel that they are read with.
+const KNOWN: &[(&str, &str)] = &[
+    ("משה", "moshe"),
+    ("כהנ", "cohen"),
+    ("כהנ", "kohen"),
+    ("שלמה", "shlomo"),
+    ("נח", "noah"),
+    ("נח", "noach"),
+    ("יינ", "yayin"),
+    ("דוד", "david"),
+];
 
 /// Whether it fits: the shorter the word, the better it must.
 pub(super) fn reads_as(hebrew: &str, latin: &str) -> bool {
     let letters = hebrew.chars().filter(|c| super::text::is_hebrew(*c)).count();
     let allowed = match letters {
         0..=1 => return false,
-        2 => 20,
-        3 => 30,
+        2..=3 => 20,
         4..=5 => 45,
         _ => 75,
     };
-    // A vowel more or less makes no other word of a long one.
-    latin.len() <= 4 * letters && misfit(hebrew, latin) <= allowed
+    let known = KNOWN.iter().any(|(written, read)| *written == hebrew && *read == latin);
+    known || (latin.len() <= 4 * letters && misfit(hebrew, latin) <= allowed)
 }
 
 /// Latin letters that Hebrew need not write. The end of a word is written.
-fn skip_vowels(latin: &[u8], costs: &mut [u32], ends: bool) {
+fn skip_vowels(latin: &[u8], costs: &mut [u32]) {
     for (at, letter) in latin.iter().enumerate() {
         let before = at.checked_sub(1).map(|before| latin[before]);
         let at_end = at + 1 == latin.len();
         let cost = match letter {
             b'e' if at_end => 0,
-            b'a' if at_end && ends => 70,
+            b'a' if at_end => 70,
             b'a' | b'e' => 0,
             b'o' | b'u' if at_end => 70,
             b'i' | b'y' if at_end => 60,

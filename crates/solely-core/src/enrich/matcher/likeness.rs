@@ -41,8 +41,15 @@ fn texts_alike(one: &str, one_script: Script, other: &str, other_script: Script)
 
 /// Whether one is how another script was rendered, give or take a letter.
 fn renders(one: &str, other: &str) -> bool {
-    let plain =
-        |text: &str| sound(text).replace("ch", "h").replace('b', "v").replace('j', "i").replace('x', "ks");
+    let plain = |text: &str| {
+        sound(text)
+            .replace("zh", "z")
+            .replace("sh", "s")
+            .replace("ch", "h")
+            .replace('b', "v")
+            .replace('j', "i")
+            .replace('x', "ks")
+    };
     let (one, other) = (plain(one), plain(other));
     let length = one.len().min(other.len());
     one == other || (length > 4 && strsim::osa_distance(&one, &other) <= length / 5)
@@ -116,7 +123,10 @@ pub(super) fn sound(text: &str) -> String {
         ("oo", "u"),
         ("ee", "i"),
         ("ie", "i"),
-        ("dj", "j"),
+        ("dj", "d"),
+        ("ae", "a"),
+        ("oe", "o"),
+        ("ue", "u"),
         ("aa", "a"),
     ];
     let bytes = text.as_bytes();

@@ -105,12 +105,14 @@ pub(super) fn page(url: &str, hosts: &[String]) -> Result<Page, Why> {
     let host = url.host_str().unwrap_or_default();
     match SITES.iter().find(|(site, _)| is_below(host, site)) {
         Some((_, markers)) => {
-            let [.., city, marker, venue] = segments[..] else { return Err(Why::PathRefused) };
+            let [before @ .., marker, venue] = &segments[..] else { return Err(Why::PathRefused) };
             if !markers.contains(&marker.to_lowercase().as_str()) {
                 return Err(Why::PathRefused);
             }
-            let venue_is = format!("{}/{}", city.to_lowercase(), venue.to_lowercase());
-            Ok(Page { city: Some(text::slug(city)), slug: text::slug(venue), venue: venue_is })
+            // A language or a country is shorter.
+            let city = before.last().filter(|segment| segment.len() > 3);
+            let venue_is = format!("{}/{}", city.unwrap_or(&"").to_lowercase(), venue.to_lowercase());
+            Ok(Page { city: city.map(|city| text::slug(city)), slug: text::slug(venue), venue: venue_is })
         }
         None => {
             let known = |segment: &&str, words: &[&str]| words.contains(&segment.to_lowercase().as_str());
@@ -167,7 +169,7 @@ mod tests {
             "en/search?q=restaurant",
             "en/isr/tel-aviv/restaurant/x/menu-item",
             "en/isr/tel-aviv/district/x",
-            "restaurant/x",
+            "restaurant",
         ] {
             assert_eq!(
                 page(&format!("https://wolt.com/{path}"), &hosts).err(),

@@ -32,6 +32,8 @@ pub(super) struct Word {
     pub(super) text: String,
     pub(super) script: Script,
     pub(super) meaning: Meaning,
+    /// Whether it begins with a small letter, of which the script has large ones too.
+    pub(super) small: bool,
 }
 
 impl Word {
@@ -42,7 +44,7 @@ impl Word {
             _ if other => Script::Other,
             _ => Script::Latin,
         };
-        Self { script, meaning, text }
+        Self { script, meaning, text, small: false }
     }
 
     /// Whether it says which place it is, and not only what.
@@ -163,6 +165,7 @@ struct Cutter {
     letters: usize,
     /// Whether the word is in neither Latin nor Hebrew.
     other: bool,
+    small: bool,
     words: usize,
 }
 
@@ -173,6 +176,9 @@ impl Cutter {
         });
         if other_script {
             self.end_word();
+        }
+        if self.letters == 0 {
+            self.small = c.is_lowercase();
         }
         self.letters += 1;
         if self.letters > LETTERS_MAX {
@@ -235,7 +241,7 @@ impl Cutter {
             return;
         }
         self.words += 1;
-        self.part.push(Word::new(text, other));
+        self.part.push(Word { small: self.small, ..Word::new(text, other) });
     }
 
     fn end_part(&mut self) {
@@ -301,10 +307,6 @@ fn is_divider(c: char) -> bool {
             | '>'
             | '<'
             | '\n'
-            | '*'
-            | '!'
-            | '?'
-            | '@'
     )
 }
 

@@ -5,6 +5,7 @@
 use std::collections::HashMap;
 use std::sync::LazyLock;
 
+use super::likeness::sound;
 use super::text;
 
 /// What a word says.
@@ -16,43 +17,48 @@ pub(super) enum Meaning {
     Dish(usize),
     /// What kind of place it is: by its line.
     Kind(usize),
+    /// What kind of shop: by its line.
+    Shop(usize),
     /// Nothing of the place.
     Noise,
 }
 
 /// What kind of place.
 const KINDS: &[&str] = &[
-    "restaurant restaurants ristorante restaurante restoran restaurace ravintola etterem restauracja taverne מסעדה מסעדת מסעדות \
-     estiatorio ресторан εστιατόριο",
-    "bar bars בר",
-    "cafe cafes caffe kafe coffee espresso אספרסו קופי coffeehouse kahvila kavarna kawiarnia kavezo koffie kaffee קפה καφέ кафе",
-    "grill grillroom גריל",
-    "kitchen kitchens cucina kuche cuisine keittio kuhinja מטבח המטבח קיטצ'ן קיצ'ן",
+    "restaurant restaurants ristorante restaurante restoran restoranas restaurace restaurang ravintola etterem vendeglo \
+     restauracja gasthaus gasthof gaststatte gaststaette wirtshaus hospoda hostinec pivnice kafana konoba gostilna karczma \
+     csarda מסעדה מסעדת מסעדות estiatorio ресторан εστιατόριο რესტორანი רסטורנט",
+    "bar bars baari בר",
+    "cafe cafes caffe kafe coffee coffeehouse espresso kahvila kavarna kavana kawiarnia kavezo koffie kaffee kafeneio קפה קופי \
+     אספרסו καφέ кафе",
+    "grill grillroom grilli גריל",
+    "kitchen kitchens cucina kuche kueche cuisine keittio kuhinja kuchnia kuchyne מטבח קיטצ'ן קיצ'ן",
     "pizzeria pizzerias pitseria picerija pizzaria פיצריה פיצרייה פיצרית",
     "bistro bistrot ביסטרו",
     "eatery eateries",
     "diner דיינר",
-    "tavern taverna טברנה ταβέρνα",
+    "tavern taverna taverne טברנה ταβέρνα",
     "pub pubs פאב",
     "brasserie בראסרי",
     "trattoria טרטוריה",
     "osteria",
-    "bakery bakehouse backerei boulangerie בייקרי leipomo pekarna pekara מאפייה מאפיית מאפיה",
-    "patisserie confectionery konditorei קונדיטוריה קונדיטורית פטיסרי",
-    "deli delicatessen מעדניה מעדניית מעדנייה",
-    "gelateria",
-    "canteen kantine",
-    "buffet מזנון",
+    "imbiss snackbar",
+    "canteen kantine столовая столовая",
+    "buffet bufet",
     "lounge לאונג'",
-    "the דה",
-    "and und et ja ve og och i y אנד",
-    "of",
-    "by",
-    "ltd llc inc gmbh oy ab בעמ",
-    "shop store חנות",
-    "co",
-    "food foods אוכל",
+    "steakhouse סטקיה סטקייה",
     "foodtruck",
+    "food foods אוכל",
+    "chef chefs שף",
+    "mall center centre shopping קניון מתחם סניף branch",
+];
+
+/// What a sister of a place is that is not a restaurant.
+const SHOPS: &[&str] = &[
+    "bakery bakehouse backerei baeckerei boulangerie בייקרי leipomo pekarna pekarstvi pekara piekarnia bageri מאפייה מאפיית מאפיה",
+    "patisserie confectionery konditorei konditori cukrarna cukraszda cukiernia קונדיטוריה קונדיטורית פטיסרי",
+    "deli delicatessen מעדניה מעדניית מעדנייה מעדני דלי",
+    "gelateria גלידריה",
 ];
 
 /// What is served, and in which style.
@@ -68,9 +74,10 @@ const DISHES: &[&str] = &[
     "ramen ראמן",
     "kebab kebap kabab doner קבב קבאב",
     "steak steaks סטייק סטייקים",
-    "steakhouse",
+    "pita pitta פיתה",
+    "halloumi",
     "salad salads סלט סלטים",
-    "icecream gelato glida גלידה גלידת גלידריה",
+    "icecream gelato glida גלידה גלידת",
     "chicken עוף pollo",
     "fish דגים fisch",
     "meat meats בשר בשרים",
@@ -121,15 +128,25 @@ const DISHES: &[&str] = &[
 
 /// What a page says around a name.
 const NOISE: &[&str] = &[
-    "wolt וולט woltdelivery",
+    "wolt וולט",
     "order orders ordering online delivery deliveries delivered deliver delivers takeaway takeout pickup menu menus price prices \
-     from in at to for on with near me home official site website app page best top new fast open now hours your you \
+     from in at to for on with near nearby me home official site website app page best top fast open now hours your you \
      or is it via get here enjoy review reviews rating ratings photos phone book table tasty delicious favorite favourite \
-     local doorstep minutes min free",
-    "משלוח משלוחים המשלוחים הזמנה הזמנות הזמינו להזמין להזמנה אונליין תפריט מחירים מ ב של עד על עם אל את לבית דלת ביקורות טעים \
+     local doorstep minutes min free rest venue",
+    "משלוח משלוחים המשלוחים הזמנה הזמנות הזמינו להזמין להזמנה אונליין תפריט מחירים מ ב עד על עם אל את לבית דלת ביקורות טעים \
      עכשיו פתוח הכי אתר רשמי באתר",
-    "toimitus kotiinkuljetus tilaa bestellen lieferung lieferdienst lieferservice rozvoz objednat dostawa zamow kiszallitas \
-     rendeles dostava naruci levering bestil doruceni ruoka ruokaa kotiin essen liefern jidlo domu jedzenie hrana etel hazhoz fagito",
+    "bestellen bestelle lieferung lieferdienst lieferservice liefern lassen speisekarte essen hause",
+    "toimitus kotiinkuljetus kuljetus tilaa ruoka ruokaa ruokalista kotiin",
+    "rozvoz objednat objednejte objednavka jidlo jidla domu doruceni jidelni listek donaska",
+    "dostawa zamow pobliz poblizu ceny opinie jedzenie",
+    "kiszallitas hazhozszallitas rendeles rendelj rendeld etlap etel hazhoz most",
+    "dostava dostavu naruci narucite jelovnik hrane hrana iz",
+    "bestil bestill bestall levering leverans hemleverans mad mat menukort meny",
+    "telli kojuvedu piegade pasuti pristatymas",
+    "livraison commander carte entrega pedir consegna ordina",
+    "доставка еды заказать меню достава хране јеловник παραγγελία ντελίβερι μενού φαγητό デリバリー 出前 注文 メニュー მიტანა",
+    "the דה and und et ja ve og och i y אנד of של shel by",
+    "ltd limited llc inc co gmbh oy ab as aps sro kft doo sp z oo spzoo ug kg ag srl sl sa bv nv zrt בעמ",
     "israel ישראל district area region province county",
     "com www https http html",
 ];
@@ -146,6 +163,7 @@ const JOINED: &[(&str, &str, &str)] = &[
     ("coffee", "shop", "coffee"),
     ("coffee", "bar", "coffee"),
     ("wine", "bar", "bar"),
+    ("chef", "restaurant", "restaurant"),
     ("steak", "house", "steakhouse"),
 ];
 
@@ -160,8 +178,17 @@ static MEANINGS: LazyLock<HashMap<String, Meaning>> = LazyLock::new(|| {
     };
     add(NOISE, |_| Meaning::Noise);
     add(DISHES, Meaning::Dish);
+    add(SHOPS, Meaning::Shop);
     add(KINDS, Meaning::Kind);
     meanings
+});
+
+/// Words in Latin letters as they sound.
+static SOUNDS: LazyLock<HashMap<String, Meaning>> = LazyLock::new(|| {
+    let latin = MEANINGS.iter().filter(|(word, meaning)| {
+        word.is_ascii() && word.len() > 4 && matches!(meaning, Meaning::Dish(_) | Meaning::Kind(_))
+    });
+    latin.map(|(word, meaning)| (sound(word), *meaning)).collect()
 });
 
 static PAIRS: LazyLock<HashMap<(String, String), &str>> = LazyLock::new(|| {
@@ -172,7 +199,9 @@ static PAIRS: LazyLock<HashMap<(String, String), &str>> = LazyLock::new(|| {
 pub(super) fn meaning(word: &str) -> Meaning {
     let known = |word: &str| MEANINGS.get(word).copied();
     let without_article = || known(word.strip_prefix('ה').filter(|rest| rest.chars().count() > 2)?);
-    known(word).or_else(without_article).unwrap_or(Meaning::Telling)
+    let by_sound =
+        || if word.is_ascii() && word.len() > 4 { SOUNDS.get(&sound(word)).copied() } else { None };
+    known(word).or_else(without_article).or_else(by_sound).unwrap_or(Meaning::Telling)
 }
 
 /// What two folded words are together, if they are one.

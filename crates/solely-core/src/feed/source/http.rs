@@ -38,7 +38,12 @@ impl HttpSource {
             query.push(("updatedFrom", updated.from.to_string()));
             query.push(("updatedTo", updated.to.to_string()));
         }
-        let ask = Ask { query: &query, bearer: self.api_key.as_deref(), trace: scope.trace.as_deref() };
+        let ask = Ask {
+            query: &query,
+            bearer: self.api_key.as_deref(),
+            trace: scope.trace.as_deref(),
+            ..Ask::default()
+        };
         self.client.get(&format!("{}{path}", self.url), &ask).await
     }
 }
