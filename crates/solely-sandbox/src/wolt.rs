@@ -50,7 +50,7 @@ pub(crate) async fn search(State(sandbox): State<Sandbox>, Json(asked): Json<Ask
     sandbox.calls().note_query(&asked.q);
     let here = CITIES
         .iter()
-        .find(|(_, _, _, lon, lat)| (lon - asked.lon).abs() < 0.5 && (lat - asked.lat).abs() < 0.5);
+        .find(|(_, _, _, lon, lat)| (lon - asked.lon).abs() < 0.01 && (lat - asked.lat).abs() < 0.01);
     let Some((city, _, country, ..)) = here.filter(|_| asked.target == "venues") else {
         return Json(json!({"sections": [{"name": "no-content", "title": "Nothing here"}]})).into_response();
     };

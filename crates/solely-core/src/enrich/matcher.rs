@@ -101,6 +101,8 @@ pub enum Why {
     OtherDish,
     /// It is a shop of that name.
     OtherShop,
+    /// It is another kind of place.
+    OtherKind,
     /// It is another branch, or may be.
     OtherBranch,
     /// It has another address.
@@ -129,6 +131,7 @@ impl Why {
             Self::OtherName => "it is another name",
             Self::TitleAndPathDiffer => "its title and its path name different places",
             Self::OtherDish => "it serves something else",
+            Self::OtherKind => "it is another kind of place",
             Self::OtherShop => "it is a shop of that name",
             Self::OtherBranch => "it may be another branch",
             Self::OtherAddress => "it has another address",
@@ -430,6 +433,9 @@ impl<'a> Subject<'a> {
         if title.surrounded {
             return Err(Why::OtherName);
         }
+        if address < Evidence::House && self.is_of_another_kind(seen) {
+            return Err(Why::OtherKind);
+        }
         if self.is_sister(seen) {
             return Err(Why::OtherShop);
         }
@@ -498,6 +504,16 @@ impl<'a> Subject<'a> {
             case.add(-0.05, Why::SpeltDifferently);
         }
         Ok(())
+    }
+
+    /// Whether both say what kind of place they are, and it is not the same. All are restaurants.
+    fn is_of_another_kind(&self, seen: &Seen) -> bool {
+        let kinds = |words: &[Word]| -> Vec<Meaning> {
+            let kinds = words.iter().map(|word| word.meaning).filter(|meaning| meaning.is_special_kind());
+            kinds.collect()
+        };
+        let (ours, theirs) = (kinds(&self.whole), kinds(&seen.title_rest.concat()));
+        !ours.is_empty() && !theirs.is_empty() && ours.iter().all(|kind| !theirs.contains(kind))
     }
 
     /// Whether it is a shop, and the place is not one of that kind.

