@@ -227,12 +227,12 @@ struct Subject<'a> {
 
 impl<'a> Subject<'a> {
     fn of(place: &Place, hosts: &'a [String]) -> Self {
-        let city = place.city_text.as_deref().and_then(City::of);
-        let address_text = place.address_text.as_deref().unwrap_or_default();
+        let city = place.city_text.as_deref().map(text::head).and_then(City::of);
+        let address_text = text::head(place.address_text.as_deref().unwrap_or_default());
         let address_city = City::of_address(address_text);
         let near = city.as_ref().or(address_city.as_ref());
         let address = Address::of(address_text, near);
-        let parts = text::parts(&place.name);
+        let parts = text::name_parts(&place.name);
         let whole: Vec<Word> = parts.iter().flatten().cloned().collect();
         let core = |part: &[Word]| {
             let rest: Vec<Word> = without_city(part, near).into_iter().filter(says_something).collect();

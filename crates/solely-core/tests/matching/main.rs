@@ -2,6 +2,8 @@
 //! accepts. `development.jsonl` is what it was made with; `held_out.jsonl` was written apart and is only
 //! measured.
 
+mod fuzz;
+
 use serde::Deserialize;
 use solely_core::enrich::finder::{Candidate, Place};
 use solely_core::enrich::matcher;
@@ -57,17 +59,20 @@ fn cases(text: &str) -> Vec<Case> {
     text.lines().enumerate().map(parse).collect()
 }
 
+fn place_of(case: &Case) -> Place {
+    Place {
+        place_id: "place".to_owned(),
+        name: case.name.clone(),
+        city_text: case.city.clone(),
+        address_text: case.address.clone(),
+    }
+}
+
 /// Decides all cases, and prints every one that it gets wrong.
 fn measure(set: &str, cases: &[Case]) -> Tally {
     let mut tally = Tally::default();
     for (nth, case) in cases.iter().enumerate() {
-        let place = Place {
-            place_id: "place".to_owned(),
-            name: case.name.clone(),
-            city_text: case.city.clone(),
-            address_text: case.address.clone(),
-        };
-        let decision = matcher::decide(&place, &case.hosts, &case.candidates);
+        let decision = matcher::decide(&place_of(case), &case.hosts, &case.candidates);
         let got = decision.accepted.as_ref().map(|accepted| accepted.url.as_str());
         match (got, case.expect.as_deref()) {
             (None, None) => tally.none += 1,

@@ -78,7 +78,11 @@ fn latin_alike(one: &str, other: &str) -> Likeness {
     }
     // A letter too many or too few, or two that changed places. Another letter is another name, unless it is
     // a long one.
-    let (length, edits) = (short.len().min(long.len()), strsim::osa_distance(&short, &long));
+    let length = short.len().min(long.len());
+    if short.len().max(long.len()) - length > 1 {
+        return Likeness::Different;
+    }
+    let edits = strsim::osa_distance(&short, &long);
     let substituted = short.len() == long.len() && strsim::hamming(&short, &long) == Ok(1);
     let forgiven = edits == 1 && length > 4 && (!substituted || length > 8);
     if forgiven && short.as_bytes().first() == long.as_bytes().first() {

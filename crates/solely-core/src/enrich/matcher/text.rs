@@ -13,9 +13,11 @@ use super::vocabulary::{self, Meaning};
 /// Characters of a text that are looked at.
 pub(super) const CHARS_MAX: usize = 600;
 /// Words of a text,
-const WORDS_MAX: usize = 80;
+const WORDS_MAX: usize = 48;
+/// of a name,
+pub(super) const NAME_WORDS_MAX: usize = 16;
 /// and letters of a word.
-const LETTERS_MAX: usize = 40;
+const LETTERS_MAX: usize = 24;
 
 /// What a word was written in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,6 +73,22 @@ pub(super) fn parts(text: &str) -> Vec<Vec<Word>> {
         parts.extend(by_script(part));
     }
     parts
+}
+
+/// The parts of a name, as far as it is looked at.
+pub(super) fn name_parts(name: &str) -> Vec<Vec<Word>> {
+    let (mut parts, mut left) = (parts(name), NAME_WORDS_MAX);
+    for part in &mut parts {
+        part.truncate(left);
+        left -= part.len();
+    }
+    parts.retain(|part| !part.is_empty());
+    parts
+}
+
+/// The beginning of a text, as much as is looked at.
+pub(super) fn head(text: &str) -> &str {
+    text.char_indices().nth(CHARS_MAX).map_or(text, |(end, _)| &text[..end])
 }
 
 /// All words of a text.
