@@ -161,7 +161,12 @@ pub fn decide(place: &Place, hosts: &[String], candidates: &[Candidate]) -> Deci
         let rivals = |one: &Judged| {
             one.venue != judged[first].venue && one.score().is_some_and(|other| score - other < MARGIN)
         };
-        if judged.iter().any(rivals) {
+        // Where nobody knows the city, one of its name elsewhere is as good.
+        let elsewhere = |one: &Judged| {
+            let cities = (&one.namesake, &judged[first].namesake);
+            subject.near().is_none() && matches!(cities, (Some(one), Some(other)) if one != other)
+        };
+        if judged.iter().any(rivals) || judged.iter().any(elsewhere) {
             for one in &mut judged {
                 if one.score().is_some_and(|other| score - other < MARGIN) {
                     one.case = Err(Why::Ambiguous);
@@ -184,11 +189,15 @@ pub fn decide(place: &Place, hosts: &[String], candidates: &[Candidate]) -> Deci
 
 /// Whether a city, by any of its names, is the one that a slug or another name means.
 pub fn is_in(city: &str, slug: &str) -> bool {
-    City::of(city).is_some_and(|city| city.whereabouts(&text::slug(slug)) == Whereabouts::Here)
+    let here =
+        |city: City| matches!(city.whereabouts(&text::slug(slug)), Whereabouts::Here | Whereabouts::InArea);
+    City::of(city).is_some_and(here)
 }
 
 struct Judged {
     venue: String,
+    /// Its city, if it has the name or more.
+    namesake: Option<String>,
     case: Result<Case, Why>,
 }
 
@@ -214,13 +223,17 @@ struct Subject<'a> {
     names: Vec<Vec<Word>>,
     /// Words of the name that may be a branch's.
     branch: Vec<Word>,
-    /// All its words.
+    /// All its words,
     whole: Vec<Word>,
+    /// and those of its first part.
+    first: Vec<Word>,
     city: Option<City>,
     address_city: Option<City>,
     address: Address,
-    /// Whether all that is telling of the name is the street's.
-    is_street: bool,
+    /// Whether all that is telling of the name is the street's or the city's.
+    is_weak: bool,
+    /// Whether the city is part of the name.
+    has_own_city: bool,
     /// Its words, if it has more than a street.
     address_words: Vec<Word>,
 }
@@ -260,18 +273,22 @@ impl<'a> Subject<'a> {
         }
         let telling =
             |name: &Vec<Word>| name.iter().filter(|word| word.is_telling()).all(|word| address.has(word));
-        let is_street = !names.is_empty() && names.iter().all(telling);
+        let of_city = |name: &Vec<Word>| !without_city(name, near).iter().any(Word::is_telling);
+        let has_own_city = !names.is_empty() && names.iter().any(of_city);
+        let is_weak = !names.is_empty() && (has_own_city || names.iter().all(telling));
         let brands = hosts.iter().flat_map(|host| host.split('.')).filter(|label| label.len() > 3);
         Self {
             hosts,
             brands: brands.map(str::to_lowercase).collect(),
             names,
             branch,
+            first: parts.first().cloned().unwrap_or_default(),
             whole,
             city,
             address_city,
             address,
-            is_street,
+            is_weak,
+            has_own_city,
             address_words: if address_text.contains(',') { text::words(address_text) } else { Vec::new() },
         }
     }
@@ -290,22 +307,24 @@ impl<'a> Subject<'a> {
     fn judge(&self, candidate: &Candidate) -> Judged {
         match link::page(&candidate.url, self.hosts) {
             Ok(page) => {
-                let case = self.weigh(candidate, &page);
-                Judged { venue: page.venue, case }
+                let seen = Seen::of(self, candidate, &page);
+                let title = self.best_of(&seen.title_rest);
+                let city: Vec<&str> = page.city.iter().flatten().map(|word| word.text.as_str()).collect();
+                let namesake = (title.found > 0 && title.missing.is_empty()).then(|| city.join(" "));
+                Judged { case: self.weigh(&seen, &page), venue: page.venue, namesake }
             }
-            Err(why) => Judged { venue: String::new(), case: Err(why) },
+            Err(why) => Judged { venue: String::new(), namesake: None, case: Err(why) },
         }
     }
 
-    fn weigh(&self, candidate: &Candidate, page: &Page) -> Result<Case, Why> {
-        let seen = Seen::of(self, candidate, page);
+    fn weigh(&self, seen: &Seen, page: &Page) -> Result<Case, Why> {
         let mut case = Case { score: 0.0, why: Vec::new() };
-        self.weigh_city(&seen, page, &mut case)?;
-        let address = self.weigh_address(&seen, &mut case)?;
+        self.weigh_city(seen, page, &mut case)?;
+        let address = self.weigh_address(seen, &mut case)?;
         if self.names.is_empty() {
-            self.weigh_generic(&seen, address, &mut case)?;
+            self.weigh_generic(seen, address, &mut case)?;
         } else {
-            self.weigh_name(&seen, address, &mut case)?;
+            self.weigh_name(seen, address, &mut case)?;
         }
         case.score = case.score.min(1.0);
         Ok(case)
@@ -332,10 +351,14 @@ impl<'a> Subject<'a> {
         match &page.city {
             Some(slug) => {
                 let whereabouts: Vec<Whereabouts> = ours.map(|ours| ours.whereabouts(slug)).collect();
-                let whereabouts =
-                    if whereabouts.contains(&Whereabouts::Here) { Whereabouts::Here } else { whereabouts[0] };
-                match whereabouts {
-                    Whereabouts::Here => case.add(0.08, Why::CityInPath),
+                let best = [Whereabouts::Here, Whereabouts::InArea]
+                    .into_iter()
+                    .find(|best| whereabouts.contains(best));
+                match best.unwrap_or(whereabouts[0]) {
+                    Whereabouts::InArea if !in_text() && seen.names_another(city) => {
+                        return Err(Why::OtherCity);
+                    }
+                    Whereabouts::Here | Whereabouts::InArea => case.add(0.08, Why::CityInPath),
                     Whereabouts::Elsewhere => return Err(Why::OtherCity),
                     Whereabouts::NextDoor | Whereabouts::Unclear if in_text() => {
                         case.add(0.06, Why::CityInText)
@@ -387,18 +410,8 @@ impl<'a> Subject<'a> {
     /// A name that says nothing must be the whole title or path, at the same address. One of several dishes says a
     /// little: it may be both, in its city.
     fn weigh_generic(&self, seen: &Seen, address: Evidence, case: &mut Case) -> Result<(), Why> {
-        let whole = without_city(&self.whole, self.near());
-        let whole: Vec<Word> = whole.into_iter().filter(|word| word.meaning != Meaning::Noise).collect();
-        let is_all = |words: &[Word]| {
-            let cover = cover(&whole, words);
-            !whole.is_empty() && cover.missing.is_empty() && cover.extra.is_empty()
-        };
-        let title = |part: &Vec<Word>| {
-            let part: Vec<Word> =
-                part.iter().filter(|word| word.meaning != Meaning::Noise).cloned().collect();
-            is_all(&part)
-        };
-        let (in_title, in_slug) = (seen.title_rest.iter().any(title), is_all(&seen.slug));
+        let (in_title, in_slug) =
+            (seen.title_rest.iter().any(|part| self.is_all(part)), self.is_all(&seen.slug));
         let dishes = self.whole.iter().filter(|word| matches!(word.meaning, Meaning::Dish(_))).count();
         let says_a_little = dishes > 1 && in_title && in_slug && case.why.contains(&Why::CityInPath);
         if address != Evidence::House && !says_a_little {
@@ -420,7 +433,10 @@ impl<'a> Subject<'a> {
         if [&title, &slug].into_iter().any(|fit| fit.dish_differs && fit.found > 0) {
             return Err(Why::OtherDish);
         }
-        let (in_title, in_slug) = (title.is_full(address), slug.is_full(address));
+        let (in_title, in_slug) = (
+            title.is_full(address) || seen.title_whole.iter().any(|part| self.is_written(part)),
+            slug.is_full(address) || self.is_written(&seen.slug_whole),
+        );
         let slug_says = seen.slug.iter().any(is_readable);
         // What the title has besides the name, in its other parts.
         let beside: Vec<&Word> = seen.beside(self, &title);
@@ -439,7 +455,12 @@ impl<'a> Subject<'a> {
         if self.is_sister(seen) {
             return Err(Why::OtherShop);
         }
-        if self.is_street && !(title.is_alone() && beside.is_empty()) && !slug.is_alone() {
+        if self.has_own_city
+            && !(seen.title_rest.iter().any(|part| self.is_all(part)) && self.is_all(&seen.slug))
+        {
+            return Err(Why::NameSaysNothing);
+        }
+        if self.is_weak && !(title.is_alone() && beside.is_empty()) && !slug.is_alone() {
             return Err(Why::NameSaysNothing);
         }
         let base = match (in_title, in_slug) {
@@ -506,14 +527,34 @@ impl<'a> Subject<'a> {
         Ok(())
     }
 
-    /// Whether both say what kind of place they are, and it is not the same. All are restaurants.
+    /// Whether both say what they are or serve, and it is not the same. All are restaurants.
     fn is_of_another_kind(&self, seen: &Seen) -> bool {
         let kinds = |words: &[Word]| -> Vec<Meaning> {
-            let kinds = words.iter().map(|word| word.meaning).filter(|meaning| meaning.is_special_kind());
-            kinds.collect()
+            let says = |meaning: &Meaning| meaning.is_special_kind() || matches!(meaning, Meaning::Dish(_));
+            words.iter().map(|word| word.meaning).filter(says).collect()
         };
         let (ours, theirs) = (kinds(&self.whole), kinds(&seen.title_rest.concat()));
         !ours.is_empty() && !theirs.is_empty() && ours.iter().all(|kind| !theirs.contains(kind))
+    }
+
+    /// Whether words are the whole name, with its kind and its dish, and nothing else.
+    fn is_all(&self, words: &[Word]) -> bool {
+        let near = self.near().filter(|_| !self.has_own_city);
+        let says = |words: Vec<Word>| -> Vec<Word> {
+            words.into_iter().filter(|word| word.meaning != Meaning::Noise).collect()
+        };
+        let whole = says(without_city(&self.whole, near));
+        let cover = cover(&whole, &says(words.to_vec()));
+        !whole.is_empty() && cover.missing.is_empty() && cover.extra.is_empty()
+    }
+
+    /// Whether words are the name letter by letter, spaces apart.
+    fn is_written(&self, words: &[Word]) -> bool {
+        let name: Vec<Word> = without_city(&self.first, self.near());
+        let join = |words: &[Word]| words.iter().map(|word| word.text.as_str()).collect::<String>();
+        let telling =
+            self.names.iter().flatten().any(|word| word.is_telling() && word.text.chars().count() > 1);
+        telling && !name.is_empty() && join(&name) == join(words)
     }
 
     /// Whether it is a shop, and the place is not one of that kind.
@@ -633,6 +674,9 @@ struct Seen {
     title_city: Option<usize>,
     /// The path's last part, without the city and the marks of a machine.
     slug: Vec<Word>,
+    /// Both with the marks and what says nothing.
+    title_whole: Vec<Vec<Word>>,
+    slug_whole: Vec<Word>,
     snippet: Vec<Vec<Word>>,
 }
 
@@ -640,27 +684,45 @@ impl Seen {
     fn of(subject: &Subject<'_>, candidate: &Candidate, page: &Page) -> Self {
         let title = text::parts(&candidate.title);
         let near = subject.near();
-        let (mut title_rest, mut title_city) = (Vec::new(), None);
+        let stripped = |words: &[Word]| {
+            if subject.has_own_city {
+                words.to_vec()
+            } else {
+                without_page_city(&without_city(words, near), page)
+            }
+        };
+        let (mut title_rest, mut title_whole, mut title_city) = (Vec::new(), Vec::new(), None);
         for part in &title {
             let own: Vec<Word> =
                 part.iter().filter(|word| !subject.brands.contains(&word.text)).cloned().collect();
             title_city = title_city.or_else(|| place_of(&own, subject));
-            let own = subject.without_prefixes(own);
-            let rest = without_page_city(&without_city(&own, near), page);
-            let rest: Vec<Word> = rest.into_iter().filter(|word| word.meaning != Meaning::Noise).collect();
+            let whole = stripped(&subject.without_prefixes(own));
+            let rest: Vec<Word> =
+                whole.iter().filter(|word| word.meaning != Meaning::Noise).cloned().collect();
+            title_whole.push(whole);
             if !rest.is_empty() {
                 title_rest.push(rest);
             }
         }
-        let slug = match &page.city {
-            Some(_) => without_page_city(&without_city(&page.slug, near), page),
+        let slug_whole = match &page.city {
+            Some(_) => stripped(&page.slug),
             None => before_city(&page.slug, near),
         };
         let numbers = subject.whole.iter().any(Word::is_number);
-        let slug = slug.into_iter().filter(|word| {
-            !subject.brands.contains(&word.text) && !word.is_opaque() && (numbers || !word.is_number())
-        });
-        Self { title_rest, title_city, slug: slug.collect(), snippet: text::parts(&candidate.snippet), title }
+        let of_machine = |word: &&Word| {
+            subject.brands.contains(&word.text) || word.is_opaque() || (!numbers && word.is_number())
+        };
+        let slug = slug_whole.iter().filter(|word| !of_machine(word)).cloned().collect();
+        let snippet = text::parts(&candidate.snippet);
+        Self { title_rest, title_city, slug, title_whole, slug_whole, snippet, title }
+    }
+
+    /// Whether the text names a city that is known, and another.
+    fn names_another(&self, city: &City) -> bool {
+        let texts = self.title.iter().chain(&self.snippet);
+        texts.into_iter().any(|part| {
+            (0..part.len()).any(|at| city::at_start(&part[at..]).is_some_and(|(other, _)| city.is_not(other)))
+        })
     }
 
     /// Whether the title says which place it is.

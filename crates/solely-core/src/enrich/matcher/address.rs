@@ -38,6 +38,12 @@ const STREET: &[&str] = &[
     "tie",
     "katu",
     "gade",
+    "cesta",
+    "u",
+    "pr",
+    "prospekt",
+    "ulitsa",
+    "namesti",
     "gata",
     "vej",
     "no",
@@ -123,22 +129,34 @@ impl Address {
     }
 
     fn evidence_of(&self, part: &[Word], city: Option<&City>) -> Evidence {
-        let whole = |at: usize| {
-            self.street
-                .iter()
-                .enumerate()
-                .all(|(nth, word)| part.get(at + nth).is_some_and(|theirs| same_street(word, theirs)))
+        let ours = |word: &Word| {
+            word.text.chars().count() > 2 && self.street.iter().any(|street| same_street(street, word))
         };
-        if let Some(at) = (0..part.len()).find(|at| whole(*at)) {
-            // The number is behind the street, or before it.
-            let behind = part[at + self.street.len()..].iter().filter(|word| !is_street(word)).take(1);
-            let before = part[..at].iter().rev().filter(|word| !is_street(word)).take(1);
-            let near: Vec<&Word> = behind.chain(before).filter(|word| is_house(word)).collect();
-            return match &self.number {
-                Some(number) if near.iter().any(|word| word.text == *number) => Evidence::House,
-                Some(_) if !near.is_empty() => Evidence::Other,
-                _ => Evidence::Street,
-            };
+        let mut best = Evidence::Nothing;
+        let mut other = false;
+        let mut at = 0;
+        while at < part.len() {
+            let length = part[at..].iter().take_while(|word| ours(word)).count();
+            if length > 0 {
+                // The number is behind the street, or before it.
+                let behind = part[at + length..].iter().find(|word| !is_street(word));
+                let before = part[..at].iter().rev().find(|word| !is_street(word));
+                let near: Vec<&Word> =
+                    behind.into_iter().chain(before).filter(|word| is_house(word)).collect();
+                match &self.number {
+                    Some(number) if near.iter().any(|word| word.text == *number) => return Evidence::House,
+                    Some(_) if !near.is_empty() => other = true,
+                    _ if length == self.street.len() => best = Evidence::Street,
+                    _ => {}
+                }
+            }
+            at += length.max(1);
+        }
+        if other {
+            return Evidence::Other;
+        }
+        if best == Evidence::Street {
+            return best;
         }
         if self.is_another(part, city) { Evidence::Other } else { Evidence::Nothing }
     }

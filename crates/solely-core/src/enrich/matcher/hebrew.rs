@@ -13,10 +13,12 @@ const FAR: u32 = u32::MAX / 2;
 
 /// How badly a Latin word fits a Hebrew one, in hundredths of a letter; both folded.
 pub(super) fn misfit(hebrew: &str, latin: &str) -> u32 {
-    let units = units(hebrew);
-    let latin = without_doubles(latin);
+    let (units, latin) = (units(hebrew), without_doubles(latin));
+    if latin.len() > LATIN_MAX {
+        return FAR;
+    }
     // Row by row: what it costs to have read the units so far as the first letters.
-    let mut costs = vec![FAR; latin.len() + 1];
+    let mut costs = [FAR; LATIN_MAX + 1];
     costs[0] = 0;
     // `And` and `the` are written at the word.
     if [b"ve", b"va", b"ha"].iter().any(|prefix| latin.starts_with(*prefix)) {
@@ -24,9 +26,8 @@ pub(super) fn misfit(hebrew: &str, latin: &str) -> u32 {
     }
     skip_vowels(&latin, &mut costs);
     for (nth, unit) in units.iter().enumerate() {
-        let last = nth + 1 == units.len();
-        let mut next: Vec<u32> = costs.iter().map(|cost| cost.saturating_add(MISFIT)).collect();
-        for (spelling, extra) in unit.spellings(nth == 0, last) {
+        let mut next = costs.map(|cost| cost.saturating_add(MISFIT));
+        for (spelling, extra) in unit.spellings(nth == 0, nth + 1 == units.len()) {
             let spelling = spelling.as_bytes();
             for from in 0..=latin.len() {
                 let to = from + spelling.len();
@@ -40,6 +41,9 @@ pub(super) fn misfit(hebrew: &str, latin: &str) -> u32 {
     }
     costs[latin.len()]
 }
+
+/// Longer words are not read.
+const LATIN_MAX: usize = 48;
 
 /// Short names that are written without the vowel that they are read with.
 const KNOWN: &[(&str, &str)] = &[
@@ -170,9 +174,9 @@ impl Unit {
             ('נ', _) => &[("n", 0)],
             ('ס', _) => &[("s", 0), ("c", 0), ("z", 30), ("sc", 0)],
             ('פ', _) => &[("p", 0), ("f", 0), ("ph", 0)],
-            ('צ', true) => &[("ch", 0), ("tch", 0), ("c", 10), ("cz", 0), ("cs", 0)],
+            ('צ', true) => &[("ch", 0), ("tch", 0), ("c", 5), ("cz", 0), ("cs", 0)],
             ('צ', false) => &[("ts", 0), ("tz", 0), ("z", 0), ("c", 20), ("s", 40)],
-            ('ק', _) => &[("k", 0), ("c", 0), ("q", 0), ("ck", 0), ("ch", 30)],
+            ('ק', _) => &[("k", 0), ("c", 0), ("q", 0), ("ck", 0), ("ch", 15)],
             ('ר', _) => &[("r", 0)],
             ('ש', _) => &[("sh", 0), ("s", 0), ("sch", 0), ("ch", 30)],
             _ => &[],

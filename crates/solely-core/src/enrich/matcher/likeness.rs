@@ -48,7 +48,7 @@ fn renders(one: &str, other: &str) -> bool {
             .replace("ch", "h")
             .replace('b', "v")
             .replace('j', "i")
-            .replace('x', "ks")
+            .replace('x', "h")
     };
     let (one, other) = (plain(one), plain(other));
     let length = one.len().min(other.len());
@@ -69,12 +69,15 @@ fn latin_alike(one: &str, other: &str) -> Likeness {
     if short.len() >= 6 && long.strip_suffix('s') == Some(short) {
         return Likeness::Same;
     }
-    if short.len() < 4 {
+    if short.len() < 3 || long.len() - short.len() > SOUND_SHORTENS {
         return Likeness::Different;
     }
-    let (short, long) = (sound(short), sound(long));
-    if short == long {
+    if undoubled(short) == undoubled(long) {
         return Likeness::Same;
+    }
+    let (written, short, long) = (short.len(), sound(short), sound(long));
+    if short == long && written > 3 {
+        return if written > 5 { Likeness::Same } else { Likeness::Close };
     }
     // A letter too many or too few, or two that changed places. Another letter is another name, unless it is
     // a long one.
@@ -111,44 +114,49 @@ fn hebrew_alike(one: &str, other: &str) -> Likeness {
     if one == other && one.chars().count() >= 3 { Likeness::Close } else { Likeness::Different }
 }
 
+/// By how many letters, at most, one way to write a name is longer than another.
+const SOUND_SHORTENS: usize = 4;
+
+/// Latin letters without those that are written twice, and with umlauts as one.
+fn undoubled(text: &str) -> String {
+    let mut letters = String::with_capacity(text.len());
+    for letter in text.chars() {
+        let umlaut = letter == 'e' && letters.ends_with(['a', 'o', 'u']);
+        if !letters.ends_with(letter) && !umlaut {
+            letters.push(letter);
+        }
+    }
+    letters
+}
+
 /// Latin letters as they sound, so that two ways to write one name in Latin are the same.
 pub(super) fn sound(text: &str) -> String {
-    const FOLDS: &[(&str, &str)] = &[
-        ("sch", "sh"),
-        ("tch", "ch"),
-        ("tz", "z"),
-        ("ts", "z"),
-        ("ph", "f"),
-        ("ck", "k"),
-        ("kh", "ch"),
-        ("th", "t"),
-        ("gh", "g"),
-        ("ou", "u"),
-        ("oo", "u"),
-        ("ee", "i"),
-        ("ie", "i"),
-        ("dj", "d"),
-        ("ae", "a"),
-        ("oe", "o"),
-        ("ue", "u"),
-        ("aa", "a"),
-    ];
-    let bytes = text.as_bytes();
-    let (mut sounds, mut at) = (String::with_capacity(text.len()), 0);
-    while at < bytes.len() {
-        let fold = FOLDS.iter().find(|(written, _)| bytes[at..].starts_with(written.as_bytes()));
-        let (sound, step) = match (fold, bytes[at]) {
-            (Some((written, sound)), _) => (*sound, written.len()),
-            (None, b'c') if bytes.get(at + 1) != Some(&b'h') => ("k", 1),
-            (None, b'q') => ("k", 1),
-            (None, b'w') => ("v", 1),
-            (None, b'y') => ("i", 1),
-            (None, _) => (text.get(at..=at).unwrap_or_default(), 1),
+    let mut sounds = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(letter) = rest.chars().next() {
+        let (sound, length) = match rest.as_bytes() {
+            [b's', b'c', b'h', ..] => ("sh", 3),
+            [b't', b'c', b'h', ..] => ("ch", 3),
+            [b'k', b'h', ..] | [b'c', b'h', ..] => ("ch", 2),
+            [b't', b'z' | b's', ..] => ("z", 2),
+            [b'p', b'h', ..] => ("f", 2),
+            [b'c', b'k', ..] => ("k", 2),
+            [b't', b'h', ..] => ("t", 2),
+            [b'g', b'h', ..] => ("g", 2),
+            [b'o', b'u' | b'o', ..] | [b'u', b'e', ..] => ("u", 2),
+            [b'e', b'e', ..] | [b'i', b'e', ..] => ("i", 2),
+            [b'd', b'j', ..] => ("d", 2),
+            [b'a', b'a' | b'e', ..] => ("a", 2),
+            [b'o', b'e', ..] => ("o", 2),
+            [b'c' | b'q', ..] => ("k", 1),
+            [b'w', ..] => ("v", 1),
+            [b'y', ..] => ("i", 1),
+            _ => (&rest[..letter.len_utf8()], letter.len_utf8()),
         };
-        if !(sounds.ends_with(sound) && sound.len() == 1) {
+        if sound.len() > 1 || !sounds.ends_with(sound) {
             sounds.push_str(sound);
         }
-        at += step;
+        rest = &rest[length..];
     }
     if sounds.len() > 3 && sounds.ends_with('h') && !sounds.ends_with("ch") && !sounds.ends_with("sh") {
         sounds.pop();
@@ -227,10 +235,7 @@ fn find(name: &[Word], at: usize, others: &[Word], used: &[bool]) -> Option<Foun
             }
             let likeness = if taken == 1 && count == 1 {
                 alike(&ours[0], &theirs[0])
-            } else if [ours, theirs].concat().iter().any(Word::is_number)
-                || all_kinds(ours)
-                || all_kinds(theirs)
-            {
+            } else if !may_join(ours, theirs) {
                 Likeness::Different
             } else {
                 rows_alike(&ours.iter().collect::<Vec<_>>(), &theirs.iter().collect::<Vec<_>>())
@@ -244,6 +249,17 @@ fn find(name: &[Word], at: usize, others: &[Word], used: &[bool]) -> Option<Foun
         }
     }
     best
+}
+
+/// Whether rows are worth being compared as if they were written in one word.
+fn may_join(ours: &[Word], theirs: &[Word]) -> bool {
+    let length = |words: &[Word]| words.iter().map(|word| word.text.chars().count()).sum::<usize>();
+    let (our, their) = (length(ours), length(theirs));
+    let (short, long) = (our.min(their), our.max(their));
+    let fits =
+        if ours[0].script == theirs[0].script { long - short <= SOUND_SHORTENS } else { long <= 3 * short };
+    let number = ours.iter().chain(theirs).any(Word::is_number);
+    fits && !number && !all_kinds(ours) && !all_kinds(theirs)
 }
 
 fn all_kinds(words: &[Word]) -> bool {

@@ -361,6 +361,7 @@ mod tests {
         assert_eq!(told("בע\"מ שלום"), [["בעמ", "שלומ"]]);
         assert_eq!(told("ג׳ירף"), [["ג'ירפ"]]);
         assert_eq!(told("Σουβλάκι"), [["soublaki"]]);
+        assert_eq!(told("მაჭახელა"), [["machaxela"]]);
     }
 
     #[test]

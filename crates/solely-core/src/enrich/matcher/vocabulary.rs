@@ -40,7 +40,7 @@ const KINDS: &[&str] = &[
      csarda מסעדה מסעדת מסעדות estiatorio ресторан εστιατόριο რესტორანი רסטורנט",
     "food foods אוכל",
     "chef chefs שף",
-    "mall center centre shopping קניון מתחם סניף branch",
+    "mall קניון סניף branch",
     "bar bars baari בר",
     "cafe cafes caffe kafe coffee coffeehouse espresso kahvila kavarna kavana kawiarnia kavezo koffie kaffee kafeneio קפה קופי \
      אספרסו καφέ кафе",
@@ -56,6 +56,9 @@ const KINDS: &[&str] = &[
     "trattoria טרטוריה",
     "osteria",
     "imbiss snackbar",
+    "gastrobar gastropub gastro",
+    "izakaya",
+    "chaikhana chaihana chajhana чайхана",
     "canteen kantine столовая столовая",
     "buffet bufet",
     "lounge לאונג'",
@@ -78,7 +81,7 @@ const DISHES: &[&str] = &[
     "sushi סושי",
     "shawarma shwarma shawerma shaorma שווארמה שוארמה שאוורמה",
     "falafel felafel פלאפל פלפל",
-    "hummus humus houmous חומוס",
+    "hummus humus houmous חומוס חמוס",
     "pasta פסטה pastas",
     "noodle noodles נודלס",
     "ramen ראמן",
@@ -134,6 +137,10 @@ const DISHES: &[&str] = &[
     "hotdog",
     "wok ווק",
     "curry",
+    "tapas טאפאס",
+    "mezze meze מזה",
+    "ramenbar",
+    "cocktail cocktails קוקטיילים",
 ];
 
 /// What a page says around a name.
