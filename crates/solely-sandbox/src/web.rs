@@ -1,5 +1,5 @@
-//! The web as the sandbox's searches know it: of each place its page at Wolt, among others that are not its own, but for
-//! places whose name begins with `Nowhere`.
+//! The web as the sandbox's searches know it: of each place its page at Wolt, and one at Tripadvisor for those who search
+//! there, among others that are not its own. Places whose name begins with `Nowhere` have none.
 
 use crate::Sandbox;
 use crate::finder::page_of;
@@ -43,5 +43,20 @@ pub(crate) fn search(sandbox: &Sandbox, query: &str) -> Vec<Page> {
         _ => (asked, None, 4),
     };
     let known = !name.starts_with("Nowhere") && looseness >= sandbox.calls().found_from;
-    pages(name, city, known)
+    let mut pages = pages(name, city, known);
+    if known && query.contains("site:tripadvisor.com") {
+        pages.push(review_of(name, city.unwrap_or("Tel Aviv")));
+    }
+    pages
+}
+
+/// A page at Tripadvisor.
+fn review_of(name: &str, city: &str) -> Page {
+    let part = |text: &str| text.replace(' ', "_");
+    let slug = format!("Restaurant_Review-g293984-d1234567-Reviews-{}-{}", part(name), part(city));
+    Page {
+        title: format!("{name}, {city} - Restaurant Reviews & Photos - Tripadvisor"),
+        url: format!("https://www.tripadvisor.com/{slug}.html?utm_source=search"),
+        snippet: format!("{name}, {city}: see 60 unbiased reviews."),
+    }
 }

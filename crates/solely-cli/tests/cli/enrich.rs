@@ -632,13 +632,17 @@ async fn what_a_socket_says_is_checked() {
 #[tokio::test]
 async fn another_provider_is_a_section() {
     let (finder, url) = finder().await;
+    let base = url.trim_end_matches("/finder");
     let more = format!(
-        "\n[enrich.providers.tripadvisor]\nenabled = true\nurl = \"{url}\"\nhosts = [\"tripadvisor.com\"]\n"
+        "\n[enrich.providers.tripadvisor]\nenabled = true\nfinder = \"brave\"\nurl = \"{base}/brave\"\n\
+         api_key = \"key\"\nhosts = [\"tripadvisor.com\"]\n"
     );
     let server = Server::start_with(folder(&url, &more), &[LOG]).await;
-    let (status, answer) = server
-        .post("/v1/enrich", json!({"requestId": "a", "providers": ["tripadvisor"], "results": named(&["X"])}))
-        .await;
+    let body = json!({
+        "requestId": "a", "cityText": "Tel Aviv", "providers": ["tripadvisor"],
+        "results": [{"placeId": "X", "name": "Red Lantern"}],
+    });
+    let (status, answer) = server.post("/v1/enrich", body).await;
     assert_eq!((status, &answer["pending"]), (200, &json!(1)));
     assert!(answer["results"][0].get("wolt").is_none(), "only what was asked for: {answer}");
     let deadline = Instant::now() + PATIENCE;
@@ -647,12 +651,16 @@ async fn another_provider_is_a_section() {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     let polled = server.get("/v1/enrich/a").await;
-    assert_eq!(
-        polled["results"][0]["providers"]["tripadvisor"]["status"], "NOT_FOUND",
-        "its links are elsewhere"
-    );
+    let found = &polled["results"][0]["providers"]["tripadvisor"];
+    let page =
+        "https://www.tripadvisor.com/Restaurant_Review-g293984-d1234567-Reviews-Red_Lantern-Tel_Aviv.html";
+    assert_eq!((&found["status"], &found["url"]), (&json!("FOUND"), &json!(page)), "{found}");
     assert_eq!(events(&server, "tripadvisor_cache_miss").len(), 1);
-    assert_eq!(finder.places().get("X"), Some(&1));
+    assert_eq!(
+        (finder.count_of("brave"), finder.count_of("finder")),
+        (1, 0),
+        "each provider has its own finder"
+    );
 }
 
 /// A request's trace goes to the finder.
