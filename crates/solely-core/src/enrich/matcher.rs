@@ -234,6 +234,8 @@ struct Subject<'a> {
     is_weak: bool,
     /// Whether the city is part of the name.
     has_own_city: bool,
+    /// Whether it has a word such as `on` or `of`, which makes its order telling.
+    has_noise_inside: bool,
     /// Its words, if it has more than a street.
     address_words: Vec<Word>,
 }
@@ -275,6 +277,7 @@ impl<'a> Subject<'a> {
             |name: &Vec<Word>| name.iter().filter(|word| word.is_telling()).all(|word| address.has(word));
         let of_city = |name: &Vec<Word>| !without_city(name, near).iter().any(Word::is_telling);
         let has_own_city = !names.is_empty() && names.iter().any(of_city);
+        let has_noise_inside = whole.iter().skip(1).any(|word| word.meaning == Meaning::Noise);
         let is_weak = !names.is_empty() && (has_own_city || names.iter().all(telling));
         let brands = hosts.iter().flat_map(|host| host.split('.')).filter(|label| label.len() > 3);
         Self {
@@ -289,6 +292,7 @@ impl<'a> Subject<'a> {
             address,
             is_weak,
             has_own_city,
+            has_noise_inside,
             address_words: if address_text.contains(',') { text::words(address_text) } else { Vec::new() },
         }
     }
@@ -396,7 +400,10 @@ impl<'a> Subject<'a> {
     }
 
     fn weigh_address(&self, seen: &Seen, case: &mut Case) -> Result<Evidence, Why> {
-        let parts: Vec<Vec<Word>> = seen.title.iter().chain(&seen.snippet).cloned().collect();
+        // A name may look like an address.
+        let of_name = |part: &&Vec<Word>| self.best_of(std::slice::from_ref(*part)).found > 0;
+        let beside = seen.title.iter().filter(|part| !of_name(part));
+        let parts: Vec<Vec<Word>> = beside.chain(&seen.snippet).cloned().collect();
         let evidence = self.address.evidence(&parts, self.near());
         match evidence {
             Evidence::Other => return Err(Why::OtherAddress),
@@ -466,6 +473,9 @@ impl<'a> Subject<'a> {
         let base = match (in_title, in_slug) {
             (true, true) => 0.8,
             (true, false) if !slug_says => self.unless_beside(&beside, address, 0.74)?,
+            (true, false) if slug.close > 0 && slug.of == 1 && address < Evidence::House => {
+                return Err(Why::TitleAndPathDiffer);
+            }
             (true, false) if slug.found > 0 || slug.shares_dish => {
                 let more: Vec<&Word> = slug.extra.iter().collect();
                 self.unless_beside(&more, address, 0.68)?;
@@ -607,7 +617,8 @@ impl<'a> Subject<'a> {
             found: cover.found,
             of: name.iter().filter(|word| word.is_telling()).count(),
             close: cover.close,
-            in_order: cover.in_order,
+            // `Falafel Ezra` is `Ezra Falafel`.
+            in_order: cover.in_order || (cover.found == 1 && !self.has_noise_inside),
             dish_differs: is_dish(&missing) && is_dish(&extra),
             shares_dish: name.iter().any(|word| {
                 matches!(word.meaning, Meaning::Dish(_))
@@ -709,10 +720,16 @@ impl Seen {
             None => before_city(&page.slug, near),
         };
         let numbers = subject.whole.iter().any(Word::is_number);
-        let of_machine = |word: &&Word| {
-            subject.brands.contains(&word.text) || word.is_opaque() || (!numbers && word.is_number())
+        let of_machine = |word: &Word| {
+            let marks = word.is_opaque() || (word.is_telling() && !word.is_number() && !is_readable(word));
+            let ours = || subject.whole.iter().any(|ours| ours.text == word.text);
+            subject.brands.contains(&word.text) || (marks && !ours()) || (!numbers && word.is_number())
         };
-        let slug = slug_whole.iter().filter(|word| !of_machine(word)).cloned().collect();
+        let without_end = |word: &Word| match near.and_then(|city| city.trim_end(&word.text)) {
+            Some(text) if word.is_telling() => Word { text, ..word.clone() },
+            _ => word.clone(),
+        };
+        let slug = slug_whole.iter().filter(|word| !of_machine(word)).map(without_end).collect();
         let snippet = text::parts(&candidate.snippet);
         Self { title_rest, title_city, slug, title_whole, slug_whole, snippet, title }
     }

@@ -117,6 +117,12 @@ const CITIES: &[&[&str]] = &[
     &["Beit She'an", "Beit Shean", "בית שאן"],
     &["Rosh Pina", "Rosh Pinna", "ראש פינה"],
     &["Umm al-Fahm", "Um El Fahem", "אום אל פחם"],
+    &["Elad", "אלעד"],
+    &["Binyamina", "בנימינה"],
+    &["Or Akiva", "אור עקיבא"],
+    &["Omer", "עומר"],
+    &["Rahat", "רהט"],
+    &["Shefa-Amr", "Shfaram", "שפרעם"],
     &["Helsinki", "Helsingfors"],
     &["Espoo", "Esbo"],
     &["Vantaa", "Vanda"],
@@ -350,7 +356,7 @@ const NEIGHBOURS: &[(&str, &[&str])] = &[
             "Givat Shmuel",
         ],
     ),
-    ("Petah Tikva", &["Rosh HaAyin", "Givat Shmuel", "Yehud", "Bnei Brak"]),
+    ("Petah Tikva", &["Rosh HaAyin", "Givat Shmuel", "Yehud", "Bnei Brak", "Lod", "Ramla", "Elad"]),
     (
         "Haifa",
         &[
@@ -367,6 +373,10 @@ const NEIGHBOURS: &[(&str, &[&str])] = &[
     ("Kfar Saba", &["Hod HaSharon", "Raanana"]),
     ("Rishon LeZion", &["Bat Yam", "Holon", "Beer Yaakov", "Ness Ziona"]),
     ("Jerusalem", &["Mevaseret Zion", "Beit Shemesh"]),
+    ("Pardes Hanna", &["Hadera", "Zichron Yaakov", "Caesarea", "Binyamina", "Or Akiva"]),
+    ("Beer Sheva", &["Dimona", "Arad", "Ofakim", "Omer"]),
+    ("Ashkelon", &["Sderot", "Kiryat Gat"]),
+    ("Yokneam", &["Kiryat Tivon", "Migdal HaEmek"]),
     ("Helsinki", &["Espoo", "Vantaa"]),
     ("Athens", &["Piraeus"]),
 ];
@@ -566,6 +576,14 @@ impl City {
             theirs.map(|(city, _)| city) == number(big) && small.iter().any(|name| number(name) == Some(ours))
         });
         if next_door { Whereabouts::NextDoor } else { Whereabouts::Elsewhere }
+    }
+
+    /// A word of a path without the city's name, which may be written at it.
+    pub(super) fn trim_end(&self, word: &str) -> Option<String> {
+        let spellings = CITIES[self.known?].iter().filter(|spelling| spelling.is_ascii());
+        let mut names = spellings.map(|spelling| spelling.to_lowercase().replace([' ', '-', '\''], ""));
+        let rest = names.find_map(|name| word.strip_suffix(&name).map(str::to_owned))?;
+        (rest.len() > 2).then_some(rest)
     }
 
     /// Whether it is one of those that are known.

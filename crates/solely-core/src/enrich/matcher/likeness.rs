@@ -79,6 +79,10 @@ fn latin_alike(one: &str, other: &str) -> Likeness {
     if short == long && written > 3 {
         return if written > 5 { Likeness::Same } else { Likeness::Close };
     }
+    let hard = |text: &str| text.replace("ch", "h");
+    if written > 6 && hard(&short) == hard(&long) {
+        return Likeness::Same;
+    }
     // A letter too many or too few, or two that changed places. Another letter is another name, unless it is
     // a long one.
     let length = short.len().min(long.len());

@@ -40,6 +40,7 @@ pub(super) struct Word {
 
 impl Word {
     fn new(text: String, other: bool) -> Self {
+        let text = vocabulary::synonym(&text).map_or(text, str::to_owned);
         let meaning = vocabulary::meaning(&text);
         let script = match text.chars().next() {
             Some(first) if is_hebrew(first) => Script::Hebrew,
@@ -77,7 +78,9 @@ pub(super) fn parts(text: &str) -> Vec<Vec<Word>> {
 
 /// The parts of a name, as far as it is looked at.
 pub(super) fn name_parts(name: &str) -> Vec<Vec<Word>> {
-    let (mut parts, mut left) = (parts(name), NAME_WORDS_MAX);
+    // Nobody cut a name off: its dots are its own.
+    let name = head(name).replace('…', " ").replace("...", " ");
+    let (mut parts, mut left) = (parts(&name), NAME_WORDS_MAX);
     for part in &mut parts {
         part.truncate(left);
         left -= part.len();
@@ -209,7 +212,7 @@ impl Cutter {
         } else {
             // What is Latin but for its marks has lost them.
             self.other |= !is_latin(c);
-            let latin = deunicode::deunicode_char(c).unwrap_or_default();
+            let latin = greek(c, &self.word).or_else(|| deunicode::deunicode_char(c)).unwrap_or_default();
             let kept = latin.chars().filter(char::is_ascii_alphanumeric);
             self.word.extend(kept.map(|c| c.to_ascii_lowercase()));
         }
@@ -281,6 +284,21 @@ pub(super) fn is_hebrew(c: char) -> bool {
 /// Latin letters beyond ASCII that no folding takes apart, such as ø and ł.
 fn is_latin(c: char) -> bool {
     c < '\u{250}' || ('\u{1e00}'..'\u{1f00}').contains(&c)
+}
+
+/// Greek letters as they sound today, where that is not what they look like.
+fn greek(c: char, before: &str) -> Option<&'static str> {
+    Some(match c {
+        'η' | 'Η' => "i",
+        'υ' | 'Υ' if before.ends_with('o') => "u",
+        'υ' | 'Υ' if before.ends_with(['a', 'e']) => "v",
+        'υ' | 'Υ' => "i",
+        'β' | 'Β' => "v",
+        'φ' | 'Φ' => "f",
+        'χ' | 'Χ' => "ch",
+        'ω' | 'Ω' => "o",
+        _ => return None,
+    })
 }
 
 /// Five letters have another form at the end of a word.
@@ -360,7 +378,7 @@ mod tests {
         assert_eq!(told("K.F.C. & Søn"), [["kfc", "and", "son"]]);
         assert_eq!(told("בע\"מ שלום"), [["בעמ", "שלומ"]]);
         assert_eq!(told("ג׳ירף"), [["ג'ירפ"]]);
-        assert_eq!(told("Σουβλάκι"), [["soublaki"]]);
+        assert_eq!(told("Σουβλάκι"), [["souvlaki"]]);
         assert_eq!(told("მაჭახელა"), [["machaxela"]]);
     }
 

@@ -46,7 +46,6 @@ const KINDS: &[&str] = &[
      אספרסו καφέ кафе",
     "grill grillroom grilli גריל",
     "kitchen kitchens cucina kuche kueche cuisine keittio kuhinja kuchnia kuchyne מטבח קיטצ'ן קיצ'ן",
-    "pizzeria pizzerias pitseria picerija pizzaria פיצריה פיצרייה פיצרית",
     "bistro bistrot ביסטרו",
     "eatery eateries",
     "diner דיינר",
@@ -62,7 +61,6 @@ const KINDS: &[&str] = &[
     "canteen kantine столовая столовая",
     "buffet bufet",
     "lounge לאונג'",
-    "steakhouse סטקיה סטקייה",
     "foodtruck",
 ];
 
@@ -76,7 +74,7 @@ const SHOPS: &[&str] = &[
 
 /// What is served, and in which style.
 const DISHES: &[&str] = &[
-    "pizza pizzas pitsa פיצה פיצות pica",
+    "pizza pizzas pizzeria pizzerias pitseria picerija pizzaria פיצריה פיצרייה פיצרית pitsa פיצה פיצות pica",
     "burger burgers hamburger hamburgers בורגר המבורגר בורגרים burgery",
     "sushi סושי",
     "shawarma shwarma shawerma shaorma שווארמה שוארמה שאוורמה",
@@ -86,7 +84,7 @@ const DISHES: &[&str] = &[
     "noodle noodles נודלס",
     "ramen ראמן",
     "kebab kebap kabab doner קבב קבאב",
-    "steak steaks סטייק סטייקים",
+    "steak steaks steakhouse סטקיה סטקייה סטייק סטייקים",
     "pita pitta פיתה",
     "halloumi",
     "salad salads סלט סלטים",
@@ -147,9 +145,7 @@ const DISHES: &[&str] = &[
 const NOISE: &[&str] = &[
     "wolt וולט",
     "order orders ordering online delivery deliveries delivered deliver delivers takeaway takeout pickup menu menus price prices \
-     from in at to for on with near nearby me home official site website app page best top fast open now hours your you \
-     or is it via get here enjoy review reviews rating ratings photos phone book table tasty delicious favorite favourite \
-     local doorstep minutes min free rest venue",
+     from in at to for on with near nearby me official site website app review reviews rating ratings photos rest venue",
     "משלוח משלוחים המשלוחים הזמנה הזמנות הזמינו להזמין להזמנה אונליין תפריט מחירים מ ב עד על עם אל את לבית דלת ביקורות טעים \
      עכשיו פתוח הכי אתר רשמי באתר",
     "bestellen bestelle lieferung lieferdienst lieferservice liefern lassen speisekarte essen hause",
@@ -162,8 +158,8 @@ const NOISE: &[&str] = &[
     "telli kojuvedu piegade pasuti pristatymas",
     "livraison commander carte entrega pedir consegna ordina",
     "доставка еды заказать меню достава хране јеловник παραγγελία ντελίβερι μενού φαγητό デリバリー 出前 注文 メニュー მიტანა",
-    "the דה and und et ja ve og och אנד of של shel by",
-    "ltd limited llc inc co gmbh oy ab as aps sro kft doo sp oo spzoo ug kg ag srl sl sa bv nv zrt בעמ",
+    "the דה and und et ja ve og och אנד of של shel by la le el il der die das no",
+    "ltd limited llc inc gmbh oy ab as aps sro kft doo sp oo spzoo ug kg ag srl sl sa bv nv zrt בעמ",
     "israel ישראל district area region province county",
     "com www https http html",
 ];
@@ -220,6 +216,15 @@ pub(super) fn meaning(word: &str) -> Meaning {
     let by_sound =
         || if word.is_ascii() && word.len() > 4 { SOUNDS.get(&sound(word)).copied() } else { None };
     known(word).or_else(without_article).or_else(by_sound).unwrap_or(Meaning::Telling)
+}
+
+/// Words that are written in several ways and still say which place it is.
+const SYNONYMS: &[(&str, &str)] =
+    &[("doctor", "dr"), ("דוקטור", "dr"), ("דר", "dr"), ("נומבר", "no"), ("number", "no"), ("nr", "no")];
+
+/// How a folded word is written otherwise.
+pub(super) fn synonym(word: &str) -> Option<&'static str> {
+    SYNONYMS.iter().find(|(one, _)| *one == word).map(|(_, other)| *other)
 }
 
 /// What two folded words are together, if they are one.
