@@ -1,8 +1,8 @@
 //! `solely match`: decides which of some candidates is a place's own link, and says why. Nothing is called, nothing is
 //! kept: it is the matcher that lookups use.
 
-use std::io::Read as _;
-use std::path::PathBuf;
+use std::io::Read;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, anyhow};
 use serde::Deserialize;
@@ -47,7 +47,7 @@ enum Input {
 
 pub(crate) fn run(options: MatchOptions) -> Result<(), Failed> {
     let MatchOptions { name, city, address, hosts, file, json } = options;
-    let candidates = read(file)?;
+    let candidates = read(file.as_deref())?;
     let place = Place { place_id: String::new(), name, city_text: city, address_text: address };
     let decision = matcher::decide(&place, &hosts, &candidates);
     if json {
@@ -58,20 +58,14 @@ pub(crate) fn run(options: MatchOptions) -> Result<(), Failed> {
     Ok(())
 }
 
-fn read(file: Option<PathBuf>) -> Result<Vec<Candidate>, Failed> {
+fn read(file: Option<&Path>) -> Result<Vec<Candidate>, Failed> {
     let mut text = Vec::new();
-    let from = match &file {
-        Some(file) => {
-            let opened =
-                std::fs::File::open(file).with_context(|| format!("{} cannot be read", file.display()))?;
-            opened.take(INPUT_MAX + 1).read_to_end(&mut text)?;
-            file.display().to_string()
-        }
-        None => {
-            std::io::stdin().take(INPUT_MAX + 1).read_to_end(&mut text)?;
-            "standard input".to_owned()
-        }
+    let from = file.map_or_else(|| "standard input".to_owned(), |file| file.display().to_string());
+    let source: Box<dyn Read> = match file {
+        Some(file) => Box::new(std::fs::File::open(file).with_context(|| format!("{from} cannot be read"))?),
+        None => Box::new(std::io::stdin()),
     };
+    source.take(INPUT_MAX + 1).read_to_end(&mut text)?;
     if text.len() as u64 > INPUT_MAX {
         return Err(anyhow!("{from} has more than {INPUT_MAX} bytes").into());
     }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use anyhow::Context as _;
 use solely_core::Store;
-use solely_core::config::{AuthMode, Config, EnrichConfig};
+use solely_core::config::{AuthMode, Config, EnrichConfig, ProviderConfig};
 use solely_core::enrich::{self, Provider};
 use solely_core::feed::{self, FeedSource};
 use solely_core::metrics::Metrics;
@@ -75,7 +75,7 @@ fn queues(config: &Config) -> Vec<String> {
 fn client(config: &Config) -> Result<HttpClient, Failed> {
     let sources = config.feed.sources.values().map(|source| source.url.as_str());
     let enabled = config.enrich.providers.values().filter(|provider| provider.enabled);
-    let providers = enabled.map(|provider| provider.finder_url());
+    let providers = enabled.map(ProviderConfig::finder_url);
     Ok(HttpClient::new(Tls::for_urls(sources.chain(providers)))?)
 }
 

@@ -175,7 +175,8 @@ impl Address {
         let marked = words.iter().any(|word| is_street(word));
         let houses: Vec<&&Word> = words.iter().filter(|word| is_house(word)).collect();
         let names: Vec<&&Word> = words.iter().filter(|word| !is_street(word) && !word.is_number()).collect();
-        let telling = names.iter().all(|word| word.is_telling());
+        // The name of a street is written with large letters.
+        let telling = names.iter().all(|word| word.is_telling() && !word.small);
         let [house] = houses[..] else { return false };
         let same_script =
             names.iter().all(|word| self.street.iter().all(|street| street.script == word.script));

@@ -29,10 +29,10 @@ pub(super) fn misfit(hebrew: &str, latin: &str) -> u32 {
         let mut next = costs.map(|cost| cost.saturating_add(MISFIT));
         for (spelling, extra) in unit.spellings(nth == 0, nth + 1 == units.len()) {
             let spelling = spelling.as_bytes();
-            for from in 0..=latin.len() {
+            for (from, cost) in costs.iter().enumerate().take(latin.len() + 1) {
                 let to = from + spelling.len();
-                if costs[from] < FAR && latin.get(from..to) == Some(spelling) {
-                    next[to] = next[to].min(costs[from].saturating_add(*extra));
+                if *cost < FAR && latin.get(from..to) == Some(spelling) {
+                    next[to] = next[to].min(cost.saturating_add(*extra));
                 }
             }
         }
@@ -77,10 +77,8 @@ fn skip_vowels(latin: &[u8], costs: &mut [u32]) {
         let before = at.checked_sub(1).map(|before| latin[before]);
         let at_end = at + 1 == latin.len();
         let cost = match letter {
-            b'e' if at_end => 0,
-            b'a' if at_end => 70,
+            b'a' | b'o' | b'u' if at_end => 70,
             b'a' | b'e' => 0,
-            b'o' | b'u' if at_end => 70,
             b'i' | b'y' if at_end => 60,
             b'o' | b'u' | b'i' => 30,
             b'h' if at_end || before.is_some_and(|before| b"ktg".contains(&before)) => 20,
@@ -103,7 +101,7 @@ fn units(hebrew: &str) -> Vec<Unit> {
         match units.last_mut() {
             Some(last) if c == '\'' => last.changed = true,
             Some(last) if c == last.letter && matches!(c, 'ו' | 'י') && !last.changed => {
-                last.changed = true
+                last.changed = true;
             }
             _ if c == '\'' => {}
             _ => units.push(Unit { letter: c, changed: false }),

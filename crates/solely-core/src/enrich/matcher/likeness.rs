@@ -141,14 +141,14 @@ pub(super) fn sound(text: &str) -> String {
         let (sound, length) = match rest.as_bytes() {
             [b's', b'c', b'h', ..] => ("sh", 3),
             [b't', b'c', b'h', ..] => ("ch", 3),
-            [b'k', b'h', ..] | [b'c', b'h', ..] => ("ch", 2),
+            [b'k' | b'c', b'h', ..] => ("ch", 2),
             [b't', b'z' | b's', ..] => ("z", 2),
             [b'p', b'h', ..] => ("f", 2),
             [b'c', b'k', ..] => ("k", 2),
             [b't', b'h', ..] => ("t", 2),
             [b'g', b'h', ..] => ("g", 2),
             [b'o', b'u' | b'o', ..] | [b'u', b'e', ..] => ("u", 2),
-            [b'e', b'e', ..] | [b'i', b'e', ..] => ("i", 2),
+            [b'e' | b'i', b'e', ..] => ("i", 2),
             [b'd', b'j', ..] => ("d", 2),
             [b'a', b'a' | b'e', ..] => ("a", 2),
             [b'o', b'e', ..] => ("o", 2),
@@ -199,20 +199,17 @@ pub(super) fn cover(name: &[Word], others: &[Word]) -> Cover {
     let mut cover = Cover { in_order: true, ..Cover::default() };
     let (mut at, mut last) = (0, None);
     while at < name.len() {
-        match find(name, at, others, &used) {
-            Some(Found { taken, first, count, likeness }) => {
-                used[first..first + count].fill(true);
-                cover.found += name[at..at + taken].iter().filter(|word| word.is_telling()).count();
-                cover.close += usize::from(likeness == Likeness::Close);
-                cover.in_order &= last.is_none_or(|last| last < first);
-                last = Some(first);
-                at += taken;
-            }
-            None => {
-                cover.missing.push(at);
-                at += 1;
-            }
-        }
+        let Some(found) = find(name, at, others, &used) else {
+            cover.missing.push(at);
+            at += 1;
+            continue;
+        };
+        used[found.first..found.first + found.count].fill(true);
+        cover.found += name[at..at + found.taken].iter().filter(|word| word.is_telling()).count();
+        cover.close += usize::from(found.likeness == Likeness::Close);
+        cover.in_order &= last.is_none_or(|last| last < found.first);
+        last = Some(found.first);
+        at += found.taken;
     }
     cover.extra = (0..others.len()).filter(|nth| !used[*nth]).collect();
     cover

@@ -104,32 +104,36 @@ pub(super) fn page(url: &str, hosts: &[String]) -> Result<Page, Why> {
     let segments: Vec<&str> = url.path().split('/').filter(|segment| !segment.is_empty()).collect();
     let host = url.host_str().unwrap_or_default();
     match SITES.iter().find(|(site, _)| is_below(host, site)) {
-        Some((_, markers)) => {
-            let [before @ .., marker, venue] = &segments[..] else { return Err(Why::PathRefused) };
-            if !markers.contains(&marker.to_lowercase().as_str()) {
-                return Err(Why::PathRefused);
-            }
-            // A language or a country is shorter.
-            let city = before.last().filter(|segment| segment.len() > 3);
-            let venue_is = format!("{}/{}", city.unwrap_or(&"").to_lowercase(), venue.to_lowercase());
-            Ok(Page { city: city.map(|city| text::slug(city)), slug: text::slug(venue), venue: venue_is })
-        }
-        None => {
-            let known = |segment: &&str, words: &[&str]| words.contains(&segment.to_lowercase().as_str());
-            let last = segments.last().ok_or(Why::PathRefused)?;
-            if segments.iter().any(|segment| known(segment, ENTRIES)) || known(last, LAST_ENTRIES) {
-                return Err(Why::PathRefused);
-            }
-            // Where the last part is a number, the one before it may be the name.
-            let telling = |segment: &&&str| {
-                text::slug(segment)
-                    .iter()
-                    .any(|word| word.is_telling() && !word.is_number() && !word.is_opaque())
-            };
-            let named = segments.iter().rev().take(2).find(telling).unwrap_or(last);
-            Ok(Page { city: None, slug: text::slug(named), venue: url.path().to_lowercase() })
-        }
+        Some((_, markers)) => venue_page(&segments, markers),
+        None => any_page(&url, &segments),
     }
+}
+
+/// A page of a site whose venues are known by their paths.
+fn venue_page(segments: &[&str], markers: &[&str]) -> Result<Page, Why> {
+    let [before @ .., marker, venue] = segments else { return Err(Why::PathRefused) };
+    if !markers.contains(&marker.to_lowercase().as_str()) {
+        return Err(Why::PathRefused);
+    }
+    // A language or a country is shorter.
+    let city = before.last().filter(|segment| segment.len() > 3);
+    let venue_is = format!("{}/{}", city.unwrap_or(&"").to_lowercase(), venue.to_lowercase());
+    Ok(Page { city: city.map(|city| text::slug(city)), slug: text::slug(venue), venue: venue_is })
+}
+
+/// A page of any other site: not one that leads to many.
+fn any_page(url: &Url, segments: &[&str]) -> Result<Page, Why> {
+    let known = |segment: &&str, words: &[&str]| words.contains(&segment.to_lowercase().as_str());
+    let last = segments.last().ok_or(Why::PathRefused)?;
+    if segments.iter().any(|segment| known(segment, ENTRIES)) || known(last, LAST_ENTRIES) {
+        return Err(Why::PathRefused);
+    }
+    // Where the last part is a number, the one before it may be the name.
+    let telling = |segment: &&&str| {
+        text::slug(segment).iter().any(|word| word.is_telling() && !word.is_number() && !word.is_opaque())
+    };
+    let named = segments.iter().rev().take(2).find(telling).unwrap_or(last);
+    Ok(Page { city: None, slug: text::slug(named), venue: url.path().to_lowercase() })
 }
 
 /// The link without what only tells where a visitor came from.

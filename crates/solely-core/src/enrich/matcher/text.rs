@@ -289,10 +289,9 @@ fn is_latin(c: char) -> bool {
 /// Greek letters as they sound today, where that is not what they look like.
 fn greek(c: char, before: &str) -> Option<&'static str> {
     Some(match c {
-        'η' | 'Η' => "i",
         'υ' | 'Υ' if before.ends_with('o') => "u",
         'υ' | 'Υ' if before.ends_with(['a', 'e']) => "v",
-        'υ' | 'Υ' => "i",
+        'υ' | 'Υ' | 'η' | 'Η' => "i",
         'β' | 'Β' => "v",
         'φ' | 'Φ' => "f",
         'χ' | 'Χ' => "ch",
