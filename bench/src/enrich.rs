@@ -1,6 +1,7 @@
 //! enrich: places that hit, through HTTP and in Redis; places that miss, on PostgreSQL and Redis; and ten
 //! thousand sockets that wait for one of them.
 
+use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -20,7 +21,7 @@ use solely_core::{Json, Store};
 use solely_redis::Redis;
 use solely_testing::{RedisServer, free_port};
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
-use tokio::net::TcpStream;
+use tokio::net::{TcpSocket, TcpStream};
 use tokio_postgres::NoTls;
 
 use crate::Scale;
@@ -401,18 +402,17 @@ pub(crate) async fn sockets(report: &mut Report, solely: &Path) -> Result<()> {
     let gate = Arc::new(tokio::sync::Semaphore::new(0));
     let (_finder, finder_url) = finder(Some(gate.clone())).await?;
     let server = server(solely, &finder_url, &[]).await?;
-    let address = server.base().trim_start_matches("http://").to_owned();
+    let address: SocketAddr = server.base().trim_start_matches("http://").parse()?;
     let client = solely_core::upstream::http::builder(Tls::Nobody).build()?;
     let (mut memory, mut patched) = (vec![], vec![]);
     for round in 0..3 {
         let request = format!("req-{round}");
-        let place =
-            serde_json::json!({"requestId": request, "results": [{"placeId": request, "name": "Pizza"}]});
+        let place = serde_json::json!({"requestId": request, "results": [{"placeId": request, "name": "Pizza House"}]});
         client.post(format!("{}/v1/enrich", server.base())).body(place.to_string()).send().await?;
         let before = server.memory_mib()?;
         let mut open = Vec::with_capacity(SOCKETS);
         for _ in 0..SOCKETS / 100 {
-            open.extend(try_join_all((0..100).map(|_| subscribed(&address, &request))).await?);
+            open.extend(try_join_all((0..100).map(|_| subscribed(address, round, &request))).await?);
         }
         memory.push((server.memory_mib()? - before) * 1_024.0 / f64::from(u32::try_from(SOCKETS)?));
         let heard = open.into_iter().map(|socket| tokio::spawn(patch(socket)));
@@ -435,14 +435,19 @@ pub(crate) async fn sockets(report: &mut Report, solely: &Path) -> Result<()> {
 }
 
 /// A socket that has subscribed, without more on this side than it takes.
-async fn subscribed(address: &str, request: &str) -> Result<TcpStream> {
-    let mut stream = TcpStream::connect(address).await?;
+/// Each round has an address of its own: the ports of one that has ended are not free at once.
+async fn subscribed(address: SocketAddr, round: u8, request: &str) -> Result<TcpStream> {
+    let socket = TcpSocket::new_v4()?;
+    socket.bind(SocketAddr::from(([127, 0, 0, 2 + round], 0)))?;
+    let mut stream = socket.connect(address).await?;
     let upgrade = "GET /v1/ws HTTP/1.1\r\nhost: localhost\r\nupgrade: websocket\r\nconnection: upgrade\r\n\
                    sec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\nsec-websocket-version: 13\r\n\r\n";
     stream.write_all(upgrade.as_bytes()).await?;
-    let mut head = Vec::new();
+    let mut head = Vec::with_capacity(512);
     while !head.ends_with(b"\r\n\r\n") {
-        head.push(stream.read_u8().await?);
+        if stream.read_buf(&mut head).await? == 0 {
+            bail!("the server has hung up: {}", String::from_utf8_lossy(&head));
+        }
     }
     let said = format!(r#"{{"v":1,"type":"subscribe","channel":"search","requestId":"{request}"}}"#);
     let mut frame = vec![0x81, 0x80 | u8::try_from(said.len())?, 0, 0, 0, 0];

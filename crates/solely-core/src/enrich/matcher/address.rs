@@ -57,6 +57,12 @@ const STREET: &[&str] = &[
     "סמטת",
 ];
 
+/// Words that stand beside a number that is not of a house.
+const SENTENCE: &[&str] = &[
+    "open", "until", "hours", "rating", "rated", "min", "minutes", "minimum", "over", "since", "dishes",
+    "only", "about", "up", "est",
+];
+
 /// Longer numbers are not of houses.
 const DIGITS_MAX: usize = 4;
 
@@ -178,15 +184,14 @@ impl Address {
         // The name of a street is written with large letters.
         let telling = names.iter().all(|word| word.is_telling() && !word.small);
         let [house] = houses[..] else { return false };
-        let same_script =
-            names.iter().all(|word| self.street.iter().all(|street| street.script == word.script));
         let other_number = self.number.as_ref().is_some_and(|number| house.text != *number);
         let at_an_end = words.first().is_some_and(|word| is_house(word))
             || words.last().is_some_and(|word| is_house(word));
         (1..=3).contains(&names.len())
             && telling
             && at_an_end
-            && (other_number || same_script)
+            && other_number
+            && !names.iter().any(|word| SENTENCE.contains(&word.text.as_str()))
             && (marked || house.text.len() <= 3)
     }
 }

@@ -182,7 +182,12 @@ impl City {
                 return Whereabouts::Here;
             }
             let wide = is_area || slug.iter().any(|word| AREA_WORDS.contains(&word.text.as_str()));
-            return if wide { Whereabouts::Unclear } else { Whereabouts::Elsewhere };
+            return match theirs {
+                _ if wide => Whereabouts::Unclear,
+                // A town may be served from a city.
+                Some(_) => Whereabouts::NextDoor,
+                None => Whereabouts::Elsewhere,
+            };
         };
         if let Some((_, cities)) = area
             && cities.iter().any(|name| number(name) == Some(ours))
@@ -290,7 +295,6 @@ mod tests {
         for (city, slug) in [
             ("Tel Aviv", "haifa"),
             ("Jerusalem", "rishon-lezion-hashfela-area"),
-            ("Kfar Yona", "kfar-saba"),
             ("Helsinki", "espoo"),
             ("Haifa", "tel-aviv"),
             ("חולון", "ramat-gan"),
@@ -298,6 +302,7 @@ mod tests {
             assert_eq!(whereabouts(city, slug), Whereabouts::Elsewhere, "{city} {slug}");
         }
         assert_eq!(whereabouts("Ramat Gan", "tel-aviv"), Whereabouts::NextDoor);
+        assert_eq!(whereabouts("Kfar Yona", "netanya"), Whereabouts::NextDoor, "a town that is not listed");
         assert_eq!(whereabouts("Somewhere", "north-and-south-area"), Whereabouts::Unclear);
     }
 

@@ -58,7 +58,10 @@ impl Subject<'_> {
         if [title, slug].into_iter().any(|fit| fit.dishes.differ && fit.found > 0) {
             return Err(Why::OtherDish);
         }
-        let branch_found = self.branch.iter().all(|word| seen.has(word) || self.address.has(word));
+        let branch_found = self.branch.iter().all(|word| {
+            let bare = Word { text: word.text.trim_start_matches(['ב', 'ל']).to_owned(), ..word.clone() };
+            seen.has(word) || self.address.has(word) || self.address.has(&bare)
+        });
         // Many words are no branch, but praise.
         let praise = self.branch.len() > 2 && found.in_title && found.in_slug;
         if !branch_found && !praise && !at_the_address {
@@ -173,7 +176,16 @@ impl Subject<'_> {
     pub(super) fn best_of(&self, parts: &[Vec<Word>]) -> Fit {
         let all: Vec<Word> = parts.concat();
         let rows = parts.iter().chain(std::iter::once(&all));
-        let fits = rows.flat_map(|part| self.names.iter().map(|name| self.fit(name, part)));
+        // What is written in one of the name's scripts is held against that form of it alone.
+        let meant = |name: &[Word], part: &[Word]| {
+            let script = |words: &[Word]| words.iter().find(|word| word.is_telling()).map(|word| word.script);
+            let theirs = script(part);
+            script(name) == theirs || self.names.iter().all(|name| script(name) != theirs)
+        };
+        let fits = rows.flat_map(|part| {
+            let names = self.names.iter().filter(move |name| meant(name, part));
+            names.map(move |name| self.fit(name, part))
+        });
         fits.min_by_key(|fit| (fit.missing.len(), fit.dishes.differ, fit.extra.len(), fit.close))
             .unwrap_or_default()
     }
@@ -198,18 +210,24 @@ impl Subject<'_> {
             matches!(word.meaning, Meaning::Dish(_))
                 && part.iter().any(|theirs| theirs.meaning == word.meaning)
         });
+        let first = name.iter().position(Word::is_telling);
         Fit {
+            first_missing: first.is_some_and(|first| cover.missing.contains(&first)),
             found: cover.found,
             of: name.iter().filter(|word| word.is_telling()).count(),
             close: cover.close,
             // `Falafel Ezra` is `Ezra Falafel`.
-            in_order: cover.in_order || (cover.found == 1 && !self.has_noise_inside),
+            in_order: cover.in_order || (cover.found == 1 && !self.has_noise_inside()),
             dishes: Dishes { differ: missing_dish && is_dish(&extra), shared, missing: missing_dish },
             missing: missing.iter().copied().filter(|word| word.is_telling()).cloned().collect(),
             surrounded: surrounded(&part, &cover.extra),
             extra: extra
                 .into_iter()
-                .filter(|word| word.is_telling() && !explained(word) && !sentence(word))
+                .filter(|word| {
+                    (word.is_telling() || (self.is_faint && is_dish(&[word])))
+                        && !explained(word)
+                        && !sentence(word)
+                })
                 .cloned()
                 .collect(),
         }
@@ -244,9 +262,13 @@ impl<'a> Found<'a> {
         }
     }
 
-    /// Neither is the name, but what is missing in one is in the other.
+    /// Neither is the name, but what is missing in one is in the other. At the same address less of it will do.
     fn in_both_together(&self) -> Result<f64, Why> {
         let Self { seen, title, slug, beside, .. } = self;
+        let begun = title.found > 0 && !title.first_missing;
+        if self.address == Evidence::House && begun && title.extra.is_empty() && title.close == 0 {
+            return Ok(0.6);
+        }
         let there = |word: &Word| seen.slug.iter().any(|theirs| alike(word, theirs) == Likeness::Same);
         let both = title.found > 0 && slug.found > 0 && title.missing.iter().all(there);
         let nothing_else = title.extra.is_empty() && slug.extra.is_empty() && beside.is_empty();
@@ -284,6 +306,8 @@ pub(super) struct Fit {
     pub(super) found: usize,
     /// of so many.
     pub(super) of: usize,
+    /// Whether the first of them is not.
+    first_missing: bool,
     /// Those that are not,
     pub(super) missing: Vec<Word>,
     /// and those that are not the name's and that nothing explains.

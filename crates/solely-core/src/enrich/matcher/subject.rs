@@ -30,8 +30,8 @@ pub(super) struct Subject<'a> {
     pub(super) is_weak: bool,
     /// Whether the city is part of the name.
     pub(super) has_own_city: bool,
-    /// Whether it has a word such as `on` or `of`, which makes its order telling.
-    pub(super) has_noise_inside: bool,
+    /// Whether it is so short, or known without a city, that a dish beside it makes another name.
+    pub(super) is_faint: bool,
     /// Its words, if it has more than a street.
     pub(super) address_words: Vec<Word>,
 }
@@ -46,6 +46,7 @@ impl<'a> Subject<'a> {
         let parts = text::name_parts(&place.name);
         let whole: Vec<Word> = parts.iter().flatten().cloned().collect();
         let core = |part: &[Word]| {
+            let part = without_maker(part);
             let rest: Vec<Word> = without_city(part, near).into_iter().filter(says_something).collect();
             // A name may be a city's.
             if parts.len() > 1 || rest.iter().any(Word::is_telling) {
@@ -73,8 +74,11 @@ impl<'a> Subject<'a> {
             |name: &Vec<Word>| name.iter().filter(|word| word.is_telling()).all(|word| address.has(word));
         let of_city = |name: &Vec<Word>| !without_city(name, near).iter().any(Word::is_telling);
         let has_own_city = !names.is_empty() && names.iter().any(of_city);
-        let has_noise_inside = whole.iter().skip(1).any(|word| word.meaning == Meaning::Noise);
         let is_weak = !names.is_empty() && (has_own_city || names.iter().all(telling));
+        let letters = |name: &Vec<Word>| {
+            name.iter().filter(|word| word.is_telling()).map(|word| word.text.chars().count()).sum::<usize>()
+        };
+        let is_faint = near.is_none() || names.iter().any(|name| letters(name) < 4);
         let brands = hosts.iter().flat_map(|host| host.split('.')).filter(|label| label.len() > 3);
         Self {
             hosts,
@@ -88,7 +92,7 @@ impl<'a> Subject<'a> {
             address,
             is_weak,
             has_own_city,
-            has_noise_inside,
+            is_faint,
             address_words: if address_text.contains(',') { text::words(address_text) } else { Vec::new() },
         }
     }
@@ -117,10 +121,16 @@ impl<'a> Subject<'a> {
         }
     }
 
-    pub(super) fn weigh(&self, seen: &Seen, page: &Page) -> Result<Case, Why> {
+    fn weigh(&self, seen: &Seen, page: &Page) -> Result<Case, Why> {
         let mut case = Case { score: 0.0, why: Vec::new() };
-        self.weigh_city(seen, page, &mut case)?;
-        let address = self.weigh_address(seen, &mut case)?;
+        let address = self.look_at_address(seen);
+        self.weigh_city(seen, page, address, &mut case)?;
+        match address {
+            Evidence::Other => return Err(Why::OtherAddress),
+            Evidence::Nothing => {}
+            Evidence::Street => case.add(0.06, Why::SameStreet),
+            Evidence::House => case.add(0.12, Why::SameAddress),
+        }
         if self.names.is_empty() {
             self.weigh_generic(seen, address, &mut case)?;
         } else {
@@ -130,12 +140,17 @@ impl<'a> Subject<'a> {
         Ok(case)
     }
 
+    /// Whether it has a word such as `on` or `of`, which makes its order telling.
+    pub(super) fn has_noise_inside(&self) -> bool {
+        self.whole.iter().skip(1).any(|word| word.meaning == Meaning::Noise)
+    }
+
     /// The city that is searched in, or the address's.
     pub(super) fn near(&self) -> Option<&City> {
         self.city.as_ref().or(self.address_city.as_ref())
     }
 
-    pub(super) fn weigh_city(&self, seen: &Seen, page: &Page, case: &mut Case) -> Result<(), Why> {
+    fn weigh_city(&self, seen: &Seen, page: &Page, address: Evidence, case: &mut Case) -> Result<(), Why> {
         let Some(city) = self.near() else { return self.weigh_unknown_city(page) };
         let ours = [Some(city), self.address_city.as_ref()];
         let mut ours = ours.into_iter().flatten();
@@ -145,6 +160,7 @@ impl<'a> Subject<'a> {
         };
         if let Some(other) = seen.title_city
             && ours.clone().all(|ours| ours.is_not(other))
+            && address < Evidence::House
         {
             return Err(Why::OtherCity);
         }
@@ -181,7 +197,7 @@ impl<'a> Subject<'a> {
     }
 
     /// An address with several parts has a city, known or not: the page's must be in it.
-    pub(super) fn weigh_unknown_city(&self, page: &Page) -> Result<(), Why> {
+    fn weigh_unknown_city(&self, page: &Page) -> Result<(), Why> {
         let page_city = page.city.as_deref().and_then(City::of_slug);
         let elsewhere = page_city
             .is_some_and(|city| !self.address_words.is_empty() && !city.is_named_in(&self.address_words));
@@ -194,18 +210,20 @@ impl<'a> Subject<'a> {
             .any(|at| city::at_start(&self.whole[at..]).is_some_and(|(other, _)| other == city))
     }
 
-    pub(super) fn weigh_address(&self, seen: &Seen, case: &mut Case) -> Result<Evidence, Why> {
+    fn look_at_address(&self, seen: &Seen) -> Evidence {
         // A name may look like an address.
         let of_name = |part: &&Vec<Word>| self.best_of(std::slice::from_ref(*part)).found > 0;
         let beside = seen.title.iter().filter(|part| !of_name(part));
         let parts: Vec<Vec<Word>> = beside.chain(&seen.snippet).cloned().collect();
-        let evidence = self.address.evidence(&parts, self.near());
-        match evidence {
-            Evidence::Other => return Err(Why::OtherAddress),
-            Evidence::Nothing => {}
-            Evidence::Street => case.add(0.06, Why::SameStreet),
-            Evidence::House => case.add(0.12, Why::SameAddress),
-        }
-        Ok(evidence)
+        self.address.evidence(&parts, self.near())
+    }
+}
+
+/// A part of a name without who made it: `Taizu by Yuval`.
+fn without_maker(part: &[Word]) -> &[Word] {
+    let maker = part.iter().position(|word| matches!(word.text.as_str(), "by" | "מבית"));
+    match maker {
+        Some(at) if part[..at].iter().any(Word::is_telling) => &part[..at],
+        _ => part,
     }
 }

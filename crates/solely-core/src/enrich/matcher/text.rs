@@ -152,6 +152,11 @@ fn cut(text: &str) -> Vec<Vec<Word>> {
             cutter.apostrophe(before, after);
         } else if is_quote(c) && before.is_some_and(is_hebrew) && after.is_some_and(is_hebrew) {
             // An abbreviation: the word goes on.
+        } else if matches!(c, ':' | '.' | '/') && is_digit(before) && is_digit(after) {
+            // A time, a mark, or 24/7, and no number of a house.
+            cutter.word.push('x');
+        } else if c == ':' && !is_space(after) {
+            cutter.end_word();
         } else if c == '.' && after == Some('.') && folded.get(at + 2) == Some(&'.') {
             cutter.was_cut_off();
             at += 2;
@@ -283,10 +288,10 @@ pub(super) fn is_hebrew(c: char) -> bool {
 
 /// Latin letters beyond ASCII that no folding takes apart, such as ø and ł.
 fn is_latin(c: char) -> bool {
-    c < '\u{250}' || ('\u{1e00}'..'\u{1f00}').contains(&c)
+    c < '\u{2b0}' || ('\u{1e00}'..'\u{1f00}').contains(&c)
 }
 
-/// Greek letters as they sound today, where that is not what they look like.
+/// Greek letters as they sound today, where that is not what they look like; and one of Azerbaijan.
 fn greek(c: char, before: &str) -> Option<&'static str> {
     Some(match c {
         'υ' | 'Υ' if before.ends_with('o') => "u",
@@ -296,6 +301,7 @@ fn greek(c: char, before: &str) -> Option<&'static str> {
         'φ' | 'Φ' => "f",
         'χ' | 'Χ' => "ch",
         'ω' | 'Ω' => "o",
+        'ə' | 'Ə' => "e",
         _ => return None,
     })
 }
@@ -347,6 +353,10 @@ fn is_divider(c: char) -> bool {
             | '<'
             | '\n'
     )
+}
+
+fn is_digit(c: Option<char>) -> bool {
+    c.is_some_and(|c| c.is_ascii_digit())
 }
 
 fn is_space(c: Option<char>) -> bool {

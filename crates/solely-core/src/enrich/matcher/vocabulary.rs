@@ -40,9 +40,9 @@ const KINDS: &[&str] = &[
      csarda מסעדה מסעדת מסעדות estiatorio ресторан εστιατόριο რესტორანი רסטורנט",
     "food foods אוכל",
     "chef chefs שף",
-    "mall קניון סניף branch",
+    "mall קניון סניף branch square כיכר ככר platz namesti plaza",
     "bar bars baari בר",
-    "cafe cafes caffe kafe coffee coffeehouse espresso kahvila kavarna kavana kawiarnia kavezo koffie kaffee kafeneio קפה קופי \
+    "cafe cafes caffe kafe coffee coffeehouse espresso kahvila kavarna kavana kawiarnia kavezo kohvik koffie kaffee kafeneio קפה קופי \
      אספרסו καφέ кафе",
     "grill grillroom grilli גריל",
     "kitchen kitchens cucina kuche kueche cuisine keittio kuhinja kuchnia kuchyne מטבח קיטצ'ן קיצ'ן",
@@ -105,7 +105,7 @@ const DISHES: &[&str] = &[
     "greek יווני יוונית",
     "georgian גאורגי",
     "vegan טבעוני טבעונית",
-    "kosher כשר כשרה",
+    "kosher כשר כשרה כשרות מהדרין למהדרין mehadrin",
     "dairy חלבי חלבית",
     "sandwich sandwiches כריך כריכים סנדוויץ' סנדוויצ'ים",
     "toast toasts טוסט",
@@ -146,8 +146,8 @@ const NOISE: &[&str] = &[
     "wolt וולט",
     "order orders ordering online delivery deliveries delivered deliver delivers takeaway takeout pickup menu menus price prices \
      from in at to for on with near nearby me official site website app review reviews rating ratings photos rest venue",
-    "משלוח משלוחים המשלוחים הזמנה הזמנות הזמינו להזמין להזמנה אונליין תפריט מחירים מ ב עד על עם אל את לבית דלת ביקורות טעים \
-     עכשיו פתוח הכי אתר רשמי באתר",
+    "משלוח משלוחים המשלוחים הזמנת הזמנה הזמנות הזמינו להזמין להזמנה אונליין תפריט מחירים מ ב עד על עם אל את לבית דלת ביקורות טעים \
+     עכשיו פתוח הכי דירוג מינימום שעות פתיחה דקות אתר רשמי באתר",
     "bestellen bestelle lieferung lieferdienst lieferservice liefern lassen speisekarte essen hause",
     "toimitus kotiinkuljetus kuljetus tilaa ruoka ruokaa ruokalista kotiin",
     "rozvoz objednat objednejte objednavka jidlo jidla domu doruceni jidelni listek donaska",
@@ -158,7 +158,7 @@ const NOISE: &[&str] = &[
     "telli kojuvedu piegade pasuti pristatymas",
     "livraison commander carte entrega pedir consegna ordina",
     "доставка еды заказать меню достава хране јеловник παραγγελία ντελίβερι μενού φαγητό デリバリー 出前 注文 メニュー მიტანა",
-    "the דה and und et ja ve og och אנד of של shel by la le el il der die das no",
+    "the דה and und et ja ve og och אנד of של shel by la le el il der die das am 24x7",
     "ltd limited llc inc gmbh oy ab as aps sro kft doo sp oo spzoo ug kg ag srl sl sa bv nv zrt בעמ",
     "israel ישראל district area region province county",
     "com www https http html",
