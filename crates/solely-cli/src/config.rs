@@ -9,7 +9,7 @@ use std::time::Duration;
 use figment::providers::{Env, Format as _, Serialized, Toml};
 use figment::value::{Dict, Map, Value};
 use figment::{Figment, Metadata, Profile, Provider};
-use solely_core::config::{AuthMode, Config, ProviderConfig, SourceConfig};
+use solely_core::config::{AuthMode, Config, PluginConfig, ProviderConfig, SourceConfig};
 
 use crate::commands::Failed;
 
@@ -102,7 +102,9 @@ fn check(config: &Config) -> Result<(), Failed> {
     let providers =
         config.enrich.providers.iter().map(|(name, provider)| ("enrich.providers", name, provider.problem()));
     let sources = config.feed.sources.iter().map(|(name, source)| ("feed.sources", name, source.problem()));
-    for (section, name, problem) in providers.chain(sources) {
+    let plugins =
+        config.products.plugins.iter().map(|(name, plugin)| ("products.plugins", name, plugin.problem()));
+    for (section, name, problem) in providers.chain(sources).chain(plugins) {
         let named = !name.is_empty()
             && name.len() <= NAME_BYTES_MAX
             && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.'));
@@ -192,6 +194,7 @@ fn nearest(key: &str) -> Option<String> {
     let mut example = Config::default();
     let name = |section| key.strip_prefix(section).and_then(|rest| rest.split('.').next()).unwrap_or("name");
     example.feed.sources.insert(name("feed.sources.").to_owned(), SourceConfig::default());
+    example.products.plugins.insert(name("products.plugins.").to_owned(), PluginConfig::default());
     example.enrich.providers.insert(name("enrich.providers.").to_owned(), ProviderConfig::default());
     let known = flat(&example).into_keys();
     let scored = known.map(|known| (strsim::jaro_winkler(key, &known), known));

@@ -34,6 +34,8 @@ pub struct Config {
     pub retention: RetentionConfig,
     /// Provider links of places.
     pub enrich: EnrichConfig,
+    /// Product searches.
+    pub products: ProductsConfig,
     /// Sources that are copied.
     pub feed: FeedConfig,
 }
@@ -342,6 +344,109 @@ fn number_within(name: &'static str, value: u64, least: u64, most: u64) -> Optio
 fn span_within(name: &'static str, span: Span, most: u64) -> Option<(&'static str, String)> {
     let wrong = span.0 < Duration::from_millis(100) || span.0 > Duration::from_secs(most);
     wrong.then(|| (name, format!("is 100ms to {}", Span(Duration::from_secs(most)))))
+}
+
+/// Product searches.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct ProductsConfig {
+    /// By name, which is the `appKey`.
+    pub plugins: BTreeMap<String, PluginConfig>,
+}
+
+/// One plugin that has products.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct PluginConfig {
+    /// What it speaks.
+    pub kind: PluginKind,
+    /// Where it is.
+    pub url: String,
+    /// What it can be asked for.
+    pub operations: Vec<String>,
+    /// Older is stale.
+    pub ttr: Span,
+    /// Older is gone.
+    pub ttl: Span,
+    /// Whether only what is cached is served.
+    pub do_not_call: bool,
+    /// How long the lease of a call outlives its holder.
+    pub lock_ttl: Span,
+    /// For how long no second refresh is queued.
+    pub job_lock_ttl: Span,
+    /// How long a caller waits for the one call under way.
+    pub wait: Span,
+    /// How long the call itself may take.
+    pub timeout: Span,
+    /// How long an empty answer with nothing cached before is kept.
+    pub empty_ttl: Span,
+    /// How long a key is left alone after a failure; doubles up to five minutes.
+    pub failure_backoff: Span,
+    /// Calls at once by one process.
+    pub concurrency: usize,
+    /// Calls per time, of all instances together; empty: as many as there are.
+    #[serde(with = "optional_text")]
+    pub rate: Option<Rate>,
+}
+
+/// What a plugin speaks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum PluginKind {
+    /// Plain JSON over POST.
+    #[default]
+    Http,
+    /// The OCTO products API.
+    Octo,
+}
+
+impl Default for PluginConfig {
+    fn default() -> Self {
+        let seconds = |seconds: u64| Span(Duration::from_secs(seconds));
+        Self {
+            kind: PluginKind::Http,
+            url: String::new(),
+            operations: vec!["searchProducts".to_owned()],
+            ttr: seconds(86_400),
+            ttl: seconds(30 * 86_400),
+            do_not_call: false,
+            lock_ttl: seconds(120),
+            job_lock_ttl: seconds(60),
+            wait: seconds(25),
+            timeout: seconds(60),
+            empty_ttl: seconds(60),
+            failure_backoff: seconds(5),
+            concurrency: 16,
+            rate: None,
+        }
+    }
+}
+
+impl PluginConfig {
+    /// What is wrong with it, if anything is: the key, and why.
+    pub fn problem(&self) -> Option<(&'static str, String)> {
+        let day = 24 * 3_600;
+        let known = self.url.starts_with("http://") || self.url.starts_with("https://");
+        let wrong = |operation: &String| {
+            operation.is_empty()
+                || !operation.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte))
+        };
+        (!known)
+            .then(|| ("url", "is a URL that begins with http:// or https://".to_owned()))
+            .or_else(|| {
+                let none = self.operations.is_empty() || self.operations.iter().any(wrong);
+                none.then(|| ("operations", "are names such as searchProducts".to_owned()))
+            })
+            .or_else(|| span_within("ttr", self.ttr, 366 * day))
+            .or_else(|| span_within("ttl", self.ttl, 366 * day))
+            .or_else(|| span_within("lock_ttl", self.lock_ttl, day))
+            .or_else(|| span_within("job_lock_ttl", self.job_lock_ttl, day))
+            .or_else(|| span_within("wait", self.wait, 3_600))
+            .or_else(|| span_within("timeout", self.timeout, 3_600))
+            .or_else(|| span_within("empty_ttl", self.empty_ttl, day))
+            .or_else(|| span_within("failure_backoff", self.failure_backoff, 300))
+            .or_else(|| number_within("concurrency", self.concurrency as u64, 1, 256))
+    }
 }
 
 /// Sources that are copied.

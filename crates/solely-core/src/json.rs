@@ -1,13 +1,14 @@
 //! JSON that is carried, not looked at.
 
 use std::fmt;
+use std::sync::Arc;
 
 use serde::de::DeserializeOwned;
 use serde::{Serialize, Serializer};
 
 /// A JSON text. Engines store it as it is; whoever wrote it parses it again.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Json(Box<str>);
+pub struct Json(Arc<str>);
 
 impl Json {
     /// The JSON form of a value.
@@ -36,7 +37,12 @@ impl Json {
 
     /// The text, owned.
     pub fn into_string(self) -> String {
-        self.0.into()
+        (*self.0).to_owned()
+    }
+
+    /// Whether both are copies of one text, which costs nothing to know.
+    pub fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
     }
 
     /// The value it holds.

@@ -11,6 +11,7 @@
 //! | [`access`] | keys, scopes, user tokens, tickets | the key's row |
 //! | [`companion`] | copies, hints and wake-ups beside the store | nothing in it does |
 //! | [`enrich`] | provider links of places, looked up once | the place's entry, the live job |
+//! | [`products`] | catalogues of slow plugins, fetched once | the entry, by the fence of the flight |
 //! | [`feed`] | a paginated source copied one page per message | the partition's row |
 //! | [`commit`] | claim → effect → settle as one value, one transaction | the engine |
 //!
@@ -40,6 +41,7 @@ pub mod lease;
 pub mod limits;
 pub mod liveness;
 pub mod metrics;
+pub mod products;
 pub mod queue;
 pub mod store;
 pub mod upkeep;

@@ -22,6 +22,7 @@ mod ws;
 
 use std::sync::Arc;
 
+use solely_core::ProcessId;
 use solely_core::Store;
 use solely_core::alert::Alerts;
 use solely_core::bus::Bus;
@@ -32,6 +33,7 @@ use solely_core::enrich::{Enrich, EnrichParts, Provider};
 use solely_core::feed::{Feed, FeedSource};
 use solely_core::lease::Leases;
 use solely_core::metrics::Metrics;
+use solely_core::products::{self, Products, ProductsParts};
 use solely_core::queue::Jobs;
 use solely_core::upstream::Upstreams;
 use tokio_util::sync::CancellationToken;
@@ -56,10 +58,14 @@ pub struct App {
     pub leases: Leases,
     /// Provider links of places.
     pub enrich: Enrich,
+    /// Product searches.
+    pub products: Products,
     /// Sources that are copied, with their runs.
     pub feed: Feed,
     /// The upstreams of this process.
     pub upstreams: Upstreams,
+    /// This process, as the store knows it.
+    pub process: ProcessId,
     /// What is counted.
     pub metrics: Arc<Metrics>,
     /// What an operator should look at.
@@ -89,6 +95,8 @@ pub struct Parts {
     pub enrich: EnrichConfig,
     /// and at whom.
     pub providers: Vec<Provider>,
+    /// Plugins that have products.
+    pub plugins: Vec<products::search::App>,
     /// Sources that are copied.
     pub sources: Vec<FeedSource>,
     /// How callers are known.
@@ -106,8 +114,8 @@ pub struct Parts {
 impl App {
     /// An app of these parts.
     pub fn new(parts: Parts) -> Self {
-        let Parts { store, companion, metrics, sources, providers, access, cors_origins, max_body, .. } =
-            parts;
+        let Parts { store, companion, metrics, sources, plugins, providers, .. } = parts;
+        let Parts { access, cors_origins, max_body, .. } = parts;
         let bus = Bus::new();
         // The first that is up carries the notes.
         if let Some(companion) = &companion {
@@ -120,16 +128,29 @@ impl App {
         let cache = Cache::new(store.clone(), bus.clone(), metrics.clone(), companion.clone());
         let parts_of = EnrichParts { jobs: jobs.clone(), cache: cache.clone(), companion: companion.clone() };
         let enrich = Enrich::new(parts_of, &parts.enrich, providers);
+        let leases = Leases::new(store.clone(), bus, metrics.clone()).with_hints(companion.clone());
+        let process = ProcessId::random();
+        let parts_of = ProductsParts {
+            jobs: jobs.clone(),
+            cache: cache.clone(),
+            leases: leases.clone(),
+            companion: companion.clone(),
+            process,
+        };
+        let products = Products::new(parts_of, plugins);
         let of_providers = enrich.providers().filter(|provider| provider.settings.enabled);
         let upstreams = of_providers
             .map(|provider| provider.upstream.clone())
+            .chain(products.apps().map(|app| app.upstream.clone()))
             .chain(feed.sources().map(|source| source.upstream.clone()));
         Self {
             upstreams: Upstreams::new(upstreams),
             cache,
             jobs,
             enrich,
-            leases: Leases::new(store.clone(), bus, metrics.clone()).with_hints(companion.clone()),
+            leases,
+            products,
+            process,
             feed,
             companion,
             store,

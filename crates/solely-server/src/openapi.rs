@@ -17,6 +17,7 @@ use crate::error::ErrorBody;
     components(schemas(ErrorBody)),
     modifiers(&Bearer),
     tags(
+        (name = "products", description = "Product searches: fresh or stale at once, one call, one refresh"),
         (name = "enrich", description = "Provider links of places, looked up once and told to everyone who waits"),
         (name = "leases", description = "Named rights with an end and a fence that only grows"),
         (name = "jobs", description = "Durable unique work, and its dead letters"),

@@ -12,8 +12,8 @@ use utoipa_axum::routes;
 use crate::error::ApiError;
 use crate::openapi::Description;
 use crate::routes::{
-    alert, dead_letter, docs, enrich, feed, health, job, lease, metrics, queue, run, ticket, timeline,
-    upstream,
+    alert, dead_letter, docs, enrich, feed, health, job, lease, metrics, products, queue, run, ticket,
+    timeline, upstream,
 };
 use crate::{App, access, limit, origin, request_id, ws};
 
@@ -42,6 +42,8 @@ fn described() -> OpenApiRouter<App> {
         .routes(routes!(enrich::warm))
         .routes(routes!(enrich::recall))
         .routes(routes!(enrich::look, enrich::forget))
+        .routes(routes!(products::search))
+        .routes(routes!(products::put))
         .routes(routes!(run::list, run::start))
         .routes(routes!(run::show))
         .routes(routes!(run::cancel))

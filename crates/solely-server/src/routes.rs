@@ -9,6 +9,7 @@ pub(crate) mod health;
 pub(crate) mod job;
 pub(crate) mod lease;
 pub(crate) mod metrics;
+pub(crate) mod products;
 pub(crate) mod queue;
 pub(crate) mod run;
 pub(crate) mod ticket;

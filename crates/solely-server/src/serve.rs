@@ -6,7 +6,6 @@
 
 use std::time::Duration;
 
-use solely_core::ProcessId;
 use solely_core::store::Retention;
 use solely_core::upkeep::Upkeep;
 use solely_core::worker::Worker;
@@ -25,7 +24,8 @@ pub struct Runtime {
 
 /// Serves until `stop`, then drains.
 pub async fn serve(listener: TcpListener, app: App, runtime: Runtime, stop: CancellationToken) {
-    let (process, mut queues) = (ProcessId::random(), app.enrich.queues());
+    let (process, mut queues) = (app.process, app.enrich.queues());
+    queues.extend(app.products.queues());
     queues.extend(app.feed.queues());
     let upkeep = Upkeep::new(app.jobs.clone(), process, &queues, runtime.retention);
     let grace = runtime.grace.saturating_sub(SETTLING.min(runtime.grace / 4));

@@ -10,6 +10,7 @@ use solely_core::config::{AuthMode, Config, EnrichConfig, ProviderConfig};
 use solely_core::enrich::{self, Provider};
 use solely_core::feed::{self, FeedSource};
 use solely_core::metrics::Metrics;
+use solely_core::products;
 use solely_core::upstream::http::{HttpClient, Tls};
 use solely_server::{Access, App, Parts, Runtime};
 use tokio::net::TcpListener;
@@ -32,6 +33,10 @@ pub(crate) fn run(file: Option<&Path>, listen: Option<SocketAddr>) -> Result<(),
         let sources = sources.map(|(name, source)| FeedSource::configured(name, source, &client, &store));
         let sources = sources.collect();
         let providers = providers(&config.enrich, &client, &store);
+        let plugins = config.products.plugins.iter();
+        let plugins =
+            plugins.map(|(name, plugin)| products::search::App::configured(name, plugin, &client, &store));
+        let plugins = plugins.collect();
         let companion = redis::open(&config.redis, enrich::forms(&config.enrich), &store, &metrics).await?;
         let secret = Some(config.auth.jwt_secret.as_str()).filter(|secret| !secret.is_empty());
         let access = match config.auth.mode {
@@ -43,6 +48,7 @@ pub(crate) fn run(file: Option<&Path>, listen: Option<SocketAddr>) -> Result<(),
             companion,
             metrics,
             sources,
+            plugins,
             enrich: config.enrich.clone(),
             providers,
             access,
@@ -68,7 +74,9 @@ fn queues(config: &Config) -> Vec<String> {
     let of_feeds = if config.feed.sources.is_empty() { Vec::new() } else { feed::QUEUES.to_vec() };
     let enabled = config.enrich.providers.iter().filter(|(_, provider)| provider.enabled);
     let of_places = enabled.map(|(name, _)| enrich::queue(name));
-    of_feeds.into_iter().map(str::to_owned).chain(of_places).collect()
+    let of_products =
+        if config.products.plugins.is_empty() { None } else { Some(products::QUEUE.to_owned()) };
+    of_feeds.into_iter().map(str::to_owned).chain(of_places).chain(of_products).collect()
 }
 
 /// The one client of all upstreams.
@@ -76,7 +84,8 @@ fn client(config: &Config) -> Result<HttpClient, Failed> {
     let sources = config.feed.sources.values().map(|source| source.url.as_str());
     let enabled = config.enrich.providers.values().filter(|provider| provider.enabled);
     let providers = enabled.map(ProviderConfig::finder_url);
-    Ok(HttpClient::new(Tls::for_urls(sources.chain(providers)))?)
+    let plugins = config.products.plugins.values().map(|plugin| plugin.url.as_str());
+    Ok(HttpClient::new(Tls::for_urls(sources.chain(providers).chain(plugins)))?)
 }
 
 /// The providers of links.

@@ -81,6 +81,12 @@ pub(super) fn at_start(words: &[Word]) -> Option<(usize, usize)> {
     None
 }
 
+/// Whether words name an area.
+pub(super) fn is_area(words: &[Word]) -> bool {
+    let known = |word: &Word| AREAS.iter().any(|(name, _)| word.text == *name) || word.text == "area";
+    words.iter().any(known)
+}
+
 /// A place's city.
 #[derive(Clone, Debug)]
 pub(super) struct City {

@@ -1,5 +1,7 @@
 //! The name: whether a title and a path have it, and nothing that says it is another.
 
+use std::collections::HashSet;
+
 use super::address::Evidence;
 use super::city::without_city;
 use super::likeness::{Likeness, alike, cover};
@@ -15,7 +17,9 @@ impl Subject<'_> {
     pub(super) fn weigh_generic(&self, seen: &Seen, address: Evidence, case: &mut Case) -> Result<(), Why> {
         let (in_title, in_slug) =
             (seen.title_rest.iter().any(|part| self.is_all(part)), self.is_all(&seen.slug));
-        let dishes = self.whole.iter().filter(|word| matches!(word.meaning, Meaning::Dish(_))).count();
+        let dishes =
+            self.whole.iter().map(|word| word.meaning).filter(|meaning| matches!(meaning, Meaning::Dish(_)));
+        let dishes = dishes.collect::<HashSet<_>>().len();
         let says_a_little = dishes > 1 && in_title && in_slug && case.why.contains(&Why::CityInPath);
         if address != Evidence::House && !says_a_little {
             return Err(Why::NameSaysNothing);

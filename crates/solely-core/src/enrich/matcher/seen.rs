@@ -67,9 +67,9 @@ impl Seen {
         Self { title, title_rest, title_city, slug, title_whole, slug_whole, snippet }
     }
 
-    /// Whether the text names a city that is known, and another.
+    /// Whether the text names a city that is known, and another. An area may be named after one.
     pub(super) fn names_another(&self, city: &City) -> bool {
-        let texts = self.title.iter().chain(&self.snippet);
+        let texts = self.title.iter().chain(&self.snippet).filter(|part| !city::is_area(part));
         texts.into_iter().any(|part| {
             (0..part.len()).any(|at| city::at_start(&part[at..]).is_some_and(|(other, _)| city.is_not(other)))
         })
