@@ -12,12 +12,14 @@
 //! newer data the second time.
 
 pub mod catalogue;
+mod copy;
 pub mod filter;
 mod flight;
 mod job;
 pub mod plugin;
 pub mod search;
 
+pub use copy::forms;
 pub use search::{Answer, Products, ProductsParts, Search, SearchError, State};
 
 use sha2::{Digest as _, Sha256};

@@ -8,6 +8,8 @@
 //! | `GET /brave/res/v1/web/search` | Brave's web search |
 //! | `GET /google/customsearch/v1` | Google's Programmable Search |
 //! | `GET /wolt/v1/cities`, `POST /wolt/v1/pages/search` | the venue search of Wolt's pages |
+//! | `POST /products/{operation}` | the plain plugin of products |
+//! | `GET /octo/products` | the OCTO products API |
 //! | `GET /_calls` | how often each was called, and with what outcome |
 //! | `POST /_mood` | latency, errors, 429 and hangs from now on |
 //!
@@ -20,6 +22,8 @@ pub mod finder;
 mod google;
 pub mod mood;
 pub mod nivoda;
+mod octo;
+mod products;
 mod web;
 mod wolt;
 
@@ -45,6 +49,8 @@ struct Inner {
     mood: RwLock<Mood>,
     calls: Mutex<Calls>,
     tokens: Mutex<nivoda::Tokens>,
+    /// What the plain plugin answers.
+    products: RwLock<products::Answer>,
 }
 
 /// What was asked for.
@@ -116,6 +122,8 @@ impl Sandbox {
             .route("/google/customsearch/v1", routing::get(google::search))
             .route("/wolt/v1/cities", routing::get(wolt::cities))
             .route("/wolt/v1/pages/search", routing::post(wolt::search))
+            .route("/products/{operation}", routing::post(products::search))
+            .route("/octo/products", routing::get(octo::products))
             .route("/_calls", routing::get(calls))
             .route("/_mood", routing::post(set_mood))
             .layer(axum::middleware::from_fn_with_state(self.clone(), note_trace))
@@ -158,6 +166,12 @@ impl Sandbox {
     /// Answers the next calls with these statuses, whatever the mood.
     pub fn answer_next(&self, statuses: &[u16]) {
         self.calls().next.extend(statuses);
+    }
+
+    /// What the plain plugin answers from now on: products, and whether there are more.
+    pub fn set_products(&self, products: serde_json::Value, partial: bool) {
+        let answer = products::Answer { products, partial };
+        *self.0.products.write().unwrap_or_else(PoisonError::into_inner) = answer;
     }
 
     /// From now on no place is found by queries that are tighter than the so-manieth.

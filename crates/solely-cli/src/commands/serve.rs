@@ -33,11 +33,12 @@ pub(crate) fn run(file: Option<&Path>, listen: Option<SocketAddr>) -> Result<(),
         let sources = sources.map(|(name, source)| FeedSource::configured(name, source, &client, &store));
         let sources = sources.collect();
         let providers = providers(&config.enrich, &client, &store);
+        let forms = enrich::forms(&config.enrich).into_iter().chain(products::forms()).collect();
         let plugins = config.products.plugins.iter();
         let plugins =
             plugins.map(|(name, plugin)| products::search::App::configured(name, plugin, &client, &store));
         let plugins = plugins.collect();
-        let companion = redis::open(&config.redis, enrich::forms(&config.enrich), &store, &metrics).await?;
+        let companion = redis::open(&config.redis, forms, &store, &metrics).await?;
         let secret = Some(config.auth.jwt_secret.as_str()).filter(|secret| !secret.is_empty());
         let access = match config.auth.mode {
             AuthMode::None => Access::open(),

@@ -39,6 +39,7 @@ fn cases() -> Vec<Case> {
         command_cases(),
         run_cases(),
         enrich_cases(),
+        product_cases(),
         wrong_methods(),
         large_bodies(),
     ]
@@ -249,6 +250,55 @@ fn enrich_cases() -> Vec<Case> {
     ]
 }
 
+fn product_cases() -> Vec<Case> {
+    let search = |body: &str, says| invalid("POST", "/v1/products/search", body, says);
+    let put = |body: &str, says| invalid("PUT", "/v1/products/cache", body, says);
+    let long = "x".repeat(513);
+    vec![
+        search("", "appKey"),
+        search("{", "EOF"),
+        search(r#"{"appKey":"tours"}"#, "userId"),
+        search(r#"{"userId":"u"}"#, "appKey"),
+        search(r#"{"appKey":"tours","userId":""}"#, "userId"),
+        search(r#"{"appKey":"tours","userId":7}"#, "userId"),
+        search(&format!(r#"{{"appKey":"tours","userId":"{long}"}}"#), "userId"),
+        search(&format!(r#"{{"appKey":"tours","userId":"u","hint":"{long}"}}"#), "hint"),
+        search(r#"{"appKey":"tours","userId":"u","forceRefresh":"yes"}"#, "forceRefresh"),
+        search(r#"{"appKey":"tours","userId":"u","token":[]}"#, "token"),
+        search(r#"{"appKey":"tours","userId":"u","token":{"ttr":-1}}"#, "ttr"),
+        search(
+            r#"{"appKey":"tours","userId":"u","token":{"doNotCallPluginForProducts":1}}"#,
+            "doNotCallPluginForProducts",
+        ),
+        search(r#"{"appKey":"tours","userId":"u","token":{"configuration":1}}"#, "configuration"),
+        search(r#"{"appKey":"tours","userId":"u","payload":{"searchInput":1}}"#, "searchInput"),
+        search(r#"{"appKey":"tours","userId":"u","payload":{"optionId":[1]}}"#, "optionId"),
+        search(r#"{"appKey":"tours","userId":"u","colour":"red"}"#, "colour"),
+        put("", "appKey"),
+        put(r#"{"appKey":"tours","userId":"u"}"#, "products"),
+        put(r#"{"appKey":"tours","userId":"u","products":{}}"#, "products"),
+        put(r#"{"appKey":"tours","userId":"u","products":[7]}"#, "products"),
+        put(r#"{"appKey":"tours","userId":"u","products":[{"options":7}]}"#, "products"),
+        put(r#"{"appKey":"tours","userId":"u","products":[],"token":{}}"#, "token"),
+        case(
+            "POST",
+            "/v1/products/search",
+            r#"{"appKey":"nobody","userId":"u"}"#,
+            404,
+            "APP_NOT_FOUND",
+            "nobody",
+        ),
+        case(
+            "PUT",
+            "/v1/products/cache",
+            r#"{"appKey":"nobody","userId":"u","products":[]}"#,
+            404,
+            "APP_NOT_FOUND",
+            "nobody",
+        ),
+    ]
+}
+
 fn wrong_methods() -> Vec<Case> {
     let wrong_method = [
         ("POST", "/healthz"),
@@ -267,6 +317,8 @@ fn wrong_methods() -> Vec<Case> {
         ("POST", "/v1/upstreams"),
         ("GET", "/v1/enrich"),
         ("GET", "/v1/enrich/warm"),
+        ("GET", "/v1/products/search"),
+        ("POST", "/v1/products/cache"),
         ("PUT", "/v1/enrich/some-request"),
         ("POST", SOME_PLACE),
         ("DELETE", "/v1/runs"),
@@ -301,6 +353,7 @@ fn large_bodies() -> Vec<Case> {
         "/v1/runs",
         "/v1/enrich",
         "/v1/enrich/warm",
+        "/v1/products/search",
     ]
     .map(|path| case("POST", path, &body, 413, "BODY_TOO_LARGE", "1048576"))
     .into()

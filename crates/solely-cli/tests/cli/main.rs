@@ -13,6 +13,8 @@ mod jobs;
 mod lifetime;
 mod matching;
 mod overload;
+mod products;
+mod products_many;
 mod redis;
 mod sample;
 mod secret;

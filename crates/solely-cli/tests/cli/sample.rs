@@ -24,7 +24,8 @@ fn settings(folder: &TempDir) -> BTreeMap<String, (Value, Value)> {
 fn every_key_is_there_with_its_default() {
     let (bare, sampled) = (TempDir::new().expect("a folder"), TempDir::new().expect("a folder"));
     // Sections that are there for each source have defaults once there is one.
-    let named = "[feed.sources.diamonds]\nurl = \"http://127.0.0.1:7421/feed\"\n";
+    let named = "[feed.sources.diamonds]\nurl = \"http://127.0.0.1:7421/feed\"\n\
+                 [products.plugins.tours]\nurl = \"http://127.0.0.1:7421/products\"\n";
     std::fs::write(bare.path().join("solely.toml"), named).expect("is written");
     std::fs::write(sampled.path().join("solely.toml"), SAMPLE).expect("is written");
     let (defaults, sample) = (settings(&bare), settings(&sampled));

@@ -103,7 +103,6 @@ pub(crate) async fn search(
     asker: Asker,
     Body(body): Body<SearchBody>,
 ) -> Result<Response, ApiError> {
-    let plugin = app.products.app(&body.app_key).ok_or_else(|| no_app(&body.app_key))?;
     check_key("userId", &body.user_id)?;
     if let Some(hint) = &body.hint {
         check_key("hint", hint)?;
@@ -111,6 +110,7 @@ pub(crate) async fn search(
     let (token, mut payload) = (body.token.unwrap_or_default(), body.payload.unwrap_or_default());
     let filter = filter(&mut payload)?;
     check_token(&token)?;
+    let plugin = app.products.app(&body.app_key).ok_or_else(|| no_app(&body.app_key))?;
     let configuration = token.get("configuration").and_then(Value::as_object).cloned().unwrap_or_default();
     let search = Search {
         operation: body.operation,
@@ -143,13 +143,13 @@ pub(crate) async fn put(
     Text(body): Text,
 ) -> Result<StatusCode, ApiError> {
     let body: PutBody = parse(&body)?;
-    let plugin = app.products.app(&body.app_key).ok_or_else(|| no_app(&body.app_key))?;
     check_key("userId", &body.user_id)?;
     if let Some(hint) = &body.hint {
         check_key("hint", hint)?;
     }
     let products = Catalogue::parse(body.products.get())
         .map_err(|_| ApiError::invalid("`products` is a list of products, each with a list of `options`"))?;
+    let plugin = app.products.app(&body.app_key).ok_or_else(|| no_app(&body.app_key))?;
     let search = Search {
         operation: body.operation,
         user_id: body.user_id,
