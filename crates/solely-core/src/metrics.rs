@@ -78,6 +78,48 @@ pub struct EnrichMetrics {
     pub patches: Counter,
 }
 
+/// What is counted of one app's products: handles, so that counting is an addition.
+#[derive(Clone)]
+pub struct ProductMetrics {
+    /// Searches that were answered, by [`PRODUCT_STATES`].
+    pub searches: [Counter; 6],
+    /// Calls of the plugin, by [`PRODUCT_CALLS`].
+    pub calls: [Counter; 4],
+    /// How long they took.
+    pub call_seconds: Histogram,
+    /// Refreshes that were queued.
+    pub refreshes: Counter,
+}
+
+/// Where an answer comes from.
+pub const PRODUCT_STATES: [&str; 6] = ["fresh", "stale", "cacheOnly", "empty", "refreshed", "filled"];
+/// What came of a call.
+pub const PRODUCT_CALLS: [&str; 4] = ["cached", "kept", "failed", "timeout"];
+
+#[derive(Default)]
+struct ProductFamilies {
+    searches: Family<AppState, Counter>,
+    calls: Family<AppOutcome, Counter>,
+    refreshes: Family<AppLabel, Counter>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct AppLabel {
+    app: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct AppState {
+    app: String,
+    state: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct AppOutcome {
+    app: String,
+    outcome: &'static str,
+}
+
 const CACHE_STATUSES: [&str; 3] = ["FOUND", "NOT_FOUND", "MISS"];
 const LOCK_OUTCOMES: [&str; 3] = ["acquired", "held", "error"];
 /// Why a lookup was not made.
@@ -148,6 +190,8 @@ pub struct Metrics {
     hints: Family<Outcome, Counter>,
     enrich: EnrichFamilies,
     lookup_seconds: Family<ProviderLabel, Histogram>,
+    products: ProductFamilies,
+    plugin_seconds: Family<AppLabel, Histogram>,
     feed_pages: Family<SourceOutcome, Counter>,
     feed_records: Family<SourceLabel, Counter>,
     lock_failures: Share,
@@ -210,6 +254,8 @@ impl Metrics {
             hints: Family::default(),
             enrich: EnrichFamilies::default(),
             lookup_seconds: Family::new_with_constructor(seconds),
+            products: ProductFamilies::default(),
+            plugin_seconds: Family::new_with_constructor(seconds),
             feed_pages: Family::default(),
             feed_records: Family::default(),
             lock_failures: Share::default(),
@@ -243,6 +289,32 @@ impl Metrics {
         r.register("upkeep_failures", "Rounds of housekeeping that failed", self.upkeep_failures.clone());
         self.register_copies();
         self.register_enrich();
+        self.register_products();
+    }
+
+    fn register_products(&mut self) {
+        let r = self.registry.sub_registry_with_prefix("solely_products");
+        r.register(
+            "searches",
+            "Searches answered, by where the answer comes from",
+            self.products.searches.clone(),
+        );
+        r.register("calls", "Calls of plugins, by outcome", self.products.calls.clone());
+        r.register("call_seconds", "Time per call of a plugin", self.plugin_seconds.clone());
+        r.register("refreshes_queued", "Refreshes behind stale answers", self.products.refreshes.clone());
+    }
+
+    /// What is counted of an app's products, every label at zero.
+    pub fn app(&self, name: &str) -> ProductMetrics {
+        let (of, app) = (&self.products, || name.to_owned());
+        ProductMetrics {
+            searches: PRODUCT_STATES
+                .map(|state| of.searches.get_or_create(&AppState { app: app(), state }).clone()),
+            calls: PRODUCT_CALLS
+                .map(|outcome| of.calls.get_or_create(&AppOutcome { app: app(), outcome }).clone()),
+            call_seconds: self.plugin_seconds.get_or_create(&AppLabel { app: app() }).clone(),
+            refreshes: of.refreshes.get_or_create(&AppLabel { app: app() }).clone(),
+        }
     }
 
     fn register_copies(&mut self) {

@@ -132,12 +132,24 @@ impl Inner {
         if let Some(outcome) = self.elsewhere(&before, now.clone()) {
             return outcome;
         }
+        let began = tokio::time::Instant::now();
         let called = app.upstream.call(app.settings.wait, app.plugin.call(call));
         let answer = tokio::select! {
             answer = called => answer,
             () = kept.lost().cancelled() => return Outcome::Lost,
         };
-        self.land(app, key, &kept, now, answer).await.unwrap_or_else(Outcome::Store)
+        app.counted.call_seconds.observe(began.elapsed().as_secs_f64());
+        let outcome = self.land(app, key, &kept, now, answer).await.unwrap_or_else(Outcome::Store);
+        let counted = match &outcome {
+            Outcome::Cached(_) => Some(0),
+            Outcome::Kept { .. } => Some(1),
+            Outcome::Failed(failed) => Some(2 + usize::from(failed.timed_out)),
+            Outcome::Store(_) | Outcome::Lost => None,
+        };
+        if let Some(nth) = counted {
+            app.counted.calls[nth].inc();
+        }
+        outcome
     }
 
     /// What the store has of a key: its catalogue, and its failure.

@@ -21,6 +21,7 @@ use crate::id::{LeaseId, ProcessId};
 use crate::job::{Enqueued, NewJob};
 use crate::json::Json;
 use crate::lease::{Acquired, Holder, LeaseRequest, Leases};
+use crate::metrics::{Metrics, ProductMetrics};
 use crate::queue::Jobs;
 use crate::store::Store;
 use crate::upstream::http::HttpClient;
@@ -62,6 +63,8 @@ pub struct App {
     pub upstream: Arc<Upstream>,
     /// Who has the products.
     pub plugin: Arc<dyn Plugin>,
+    /// What is counted.
+    pub counted: ProductMetrics,
 }
 
 impl App {
@@ -71,6 +74,7 @@ impl App {
         config: &PluginConfig,
         client: &HttpClient,
         store: &Arc<dyn Store>,
+        metrics: &Metrics,
     ) -> Self {
         let upstream = UpstreamLimits {
             name: name.to_owned(),
@@ -99,6 +103,7 @@ impl App {
             settings,
             upstream: Arc::new(Upstream::new(upstream, store.clone())),
             plugin: plugin::configured(config, client),
+            counted: metrics.app(name),
         }
     }
 }
@@ -128,7 +133,7 @@ pub struct Search {
     pub trace: Option<String>,
 }
 
-/// Where an answer comes from.
+/// Where an answer comes from: in the order of [`crate::metrics::PRODUCT_STATES`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub enum State {
@@ -282,6 +287,12 @@ impl Products {
 
     /// Searches. What is cached is answered at once; what is not is fetched once, whoever else asks for it.
     pub async fn search(&self, app: &Arc<App>, search: Search) -> Result<Answer, SearchError> {
+        let answer = self.answer(app, search).await?;
+        app.counted.searches[answer.state as usize].inc();
+        Ok(answer)
+    }
+
+    async fn answer(&self, app: &Arc<App>, search: Search) -> Result<Answer, SearchError> {
         let operation = operation(app, search.operation.as_deref())?;
         let key = key_of(app, operation, &search);
         let never = search.token.get("doNotCallPluginForProducts").and_then(Value::as_bool);
@@ -464,7 +475,11 @@ impl Inner {
             ..NewJob::new(QUEUE, format!("{}:{}", app.name, key.key))
         };
         let made = self.jobs.enqueue(vec![job]).await?;
-        Ok(if made == [Enqueued::Created] { Queued::Yes } else { Queued::No })
+        let created = made == [Enqueued::Created];
+        if created {
+            app.counted.refreshes.inc();
+        }
+        Ok(if created { Queued::Yes } else { Queued::No })
     }
 
     /// Whether someone has the lease of a key.
