@@ -163,6 +163,34 @@ async fn condition_3b_stale_is_served_and_refreshed_once() {
     assert_eq!(world.calls(), 2);
 }
 
+/// The job lock: for its time no second refresh is queued, though the first brought nothing, and the process that queued
+/// it has forgotten it.
+#[tokio::test]
+async fn condition_3b_the_job_lock_outlives_the_job() {
+    let world = World::start("job_lock_ttl = \"1m\"").await;
+    world.found(json!({})).await;
+    tokio::time::sleep(Duration::from_millis(1_100)).await;
+    world.sandbox.set_products(json!([]), false);
+    let stale = json!({"token": {"ttr": 1}});
+    assert_eq!(world.found(stale.clone()).await["cache"]["refreshQueued"], true);
+    let deadline = Instant::now() + PATIENCE;
+    while world.server.get("/v1/jobs?queue=products&state=completed").await["items"]
+        .as_array()
+        .is_none_or(Vec::is_empty)
+    {
+        assert!(Instant::now() < deadline);
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    let World { sandbox, server } = world;
+    let world = World { sandbox, server: server.replaced().await };
+    for _ in 0..5 {
+        let answer = world.found(stale.clone()).await;
+        assert_eq!((state(&answer), count(&answer)), ("stale", 2), "an empty answer replaced nothing");
+        assert_eq!(answer["cache"]["refreshQueued"], false);
+    }
+    assert_eq!((world.calls(), world.refreshes().await), (2, 1));
+}
+
 /// Condition 3a again: while the plugin is called, what is stale is served, and nothing is queued.
 #[tokio::test]
 async fn condition_3a_stale_while_a_call_is_under_way() {
@@ -357,6 +385,9 @@ async fn a_catalogue_can_be_put() {
         (state(&cached), &cached["products"][0]["productId"], world.calls()),
         ("fresh", &json!("put"), 0)
     );
+    let nothing = json!({"appKey": "tours", "userId": "u1", "products": []}).to_string();
+    assert_eq!(world.server.send(Method::PUT, "/v1/products/cache", Some(&nothing)).await.status(), 204);
+    assert_eq!(count(&world.found(json!({})).await), 1, "an empty one replaces nothing");
     let forced = world.found(json!({"forceRefresh": true})).await;
     assert_eq!((state(&forced), count(&forced)), ("refreshed", 2), "a call that begins after it replaces it");
 }

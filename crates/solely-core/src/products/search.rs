@@ -18,7 +18,7 @@ use crate::companion::{Companion, Hinted};
 use crate::config::PluginConfig;
 use crate::error::StoreError;
 use crate::id::{LeaseId, ProcessId};
-use crate::job::{Enqueued, NewJob};
+use crate::job::{Enqueued, NewJob, Window};
 use crate::json::Json;
 use crate::lease::{Acquired, Holder, LeaseRequest, Leases};
 use crate::metrics::{Metrics, ProductMetrics};
@@ -308,8 +308,8 @@ impl Products {
         }
         let entry = self.inner.read(&key).await?;
         let Some(shelved) = entry.as_ref().and_then(|entry| self.inner.shelve(entry)) else {
-            if let Some(failed) = self.inner.failure(&key).await? {
-                return Err(failed.into());
+            if let Some(Failed { error, retry_after, .. }) = self.inner.failure(&key).await? {
+                return Err(SearchError::Failed { error, timed_out: false, retry_after });
             }
             return self.inner.fetch(app, &key, call(operation, search), State::Filled).await;
         };
@@ -330,7 +330,8 @@ impl Products {
         Ok(answer)
     }
 
-    /// Writes a catalogue that was had elsewhere. Calls that began before it are too late.
+    /// Writes a catalogue that was had elsewhere. Calls that began before it are too late. An empty one replaces none that
+    /// has products.
     pub async fn put(
         &self,
         app: &Arc<App>,
@@ -339,6 +340,10 @@ impl Products {
     ) -> Result<(), SearchError> {
         let operation = operation(app, search.operation.as_deref())?;
         let key = key_of(app, operation, search);
+        let cached = self.inner.read(&key).await?.and_then(|entry| self.inner.shelve(&entry));
+        if products.is_empty() && cached.is_some_and(|cached| !cached.catalogue.is_empty()) {
+            return Ok(());
+        }
         let fence = self.inner.fence(&key).await?;
         let (life, value) = (app.settings.ttl, format!("{{\"products\":{}}}", products.text()));
         let life = if products.is_empty() { app.settings.empty_ttl } else { life };
@@ -472,6 +477,8 @@ impl Inner {
             payload: Json::of(&refresh),
             attributes: Json::of(&serde_json::json!({"app": app.name, "operation": refresh.operation})),
             trace,
+            // The job lock, for all processes, with Redis or without.
+            window: Window::Check(app.settings.job_lock_ttl),
             ..NewJob::new(QUEUE, format!("{}:{}", app.name, key.key))
         };
         let made = self.jobs.enqueue(vec![job]).await?;
