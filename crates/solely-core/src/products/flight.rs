@@ -76,9 +76,10 @@ impl Inner {
         flights.insert(key.clone(), landing.clone());
         let (inner, app, key) = (self.clone(), app.clone(), key.clone());
         tokio::spawn(async move {
+            let under_way = UnderWay { inner: &inner, key: &key };
             let outcome = inner.flight(&app, &key, &call, &lands).await;
             // Whoever comes from here on starts another.
-            inner.flights().remove(&key);
+            drop(under_way);
             lands.send_replace(Some(outcome));
         });
         landing
@@ -225,6 +226,18 @@ impl Inner {
         }
         let entry = self.look(key).await?.entry.and_then(|entry| self.shelve(&entry));
         Ok(entry.map_or(Outcome::Lost, Outcome::Cached))
+    }
+}
+
+/// A flight among those that can be joined. However it ends, a panic included, it is there no longer.
+struct UnderWay<'a> {
+    inner: &'a Inner,
+    key: &'a EntryKey,
+}
+
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        self.inner.flights().remove(self.key);
     }
 }
 

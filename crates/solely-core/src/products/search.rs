@@ -427,11 +427,15 @@ impl Inner {
     ) -> Result<Queued, StoreError> {
         let now = tokio::time::Instant::now();
         let until = now + app.settings.job_lock_ttl;
-        if self.flights().contains_key(key) || self.job_locks.get(key).is_some_and(|until| until > now) {
+        if self.flights().contains_key(key) {
             return Ok(Queued::No);
         }
-        // The first of this process goes on; all others are answered.
-        self.job_locks.invalidate(key);
+        match self.job_locks.get(key) {
+            Some(until) if until > now => return Ok(Queued::No),
+            Some(_) => self.job_locks.invalidate(key),
+            None => {}
+        }
+        // The first of this process goes on; all others are answered. Should two be first, the queue tells them apart.
         if !self.job_locks.entry_by_ref(key).or_insert(until).is_fresh() {
             return Ok(Queued::No);
         }

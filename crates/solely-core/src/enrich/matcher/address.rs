@@ -63,6 +63,8 @@ const SENTENCE: &[&str] = &[
     "only", "about", "up", "est",
 ];
 
+/// Words of an address that are held against a page.
+const WORDS_MAX: usize = 12;
 /// Longer numbers are not of houses.
 const DIGITS_MAX: usize = 4;
 
@@ -112,6 +114,7 @@ impl Address {
                 address.number = house.filter(|_| street.is_empty());
             }
         }
+        address.words.truncate(WORDS_MAX);
         address
     }
 

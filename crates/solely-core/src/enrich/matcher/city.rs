@@ -81,10 +81,9 @@ pub(super) fn at_start(words: &[Word]) -> Option<(usize, usize)> {
     None
 }
 
-/// Whether words name an area.
+/// Whether words name an area and not only a city, whose name may be in it.
 pub(super) fn is_area(words: &[Word]) -> bool {
-    let known = |word: &Word| AREAS.iter().any(|(name, _)| word.text == *name) || word.text == "area";
-    words.iter().any(known)
+    words.iter().any(|word| word.text == "area")
 }
 
 /// A place's city.
@@ -180,7 +179,9 @@ impl City {
         }
         let theirs = at_start(slug);
         let listed = theirs.is_some_and(|(_, count)| count == slug.len());
-        let area = AREAS.iter().find(|(word, _)| !listed && slug.iter().any(|part| part.text == *word));
+        let area = AREAS
+            .iter()
+            .find(|(word, _)| !listed && slug.iter().any(|part| word.contains(&part.text.as_str())));
         let is_area = area.is_some();
         let Some(ours) = self.known else {
             let ours: Vec<&Word> = self.words.iter().collect();

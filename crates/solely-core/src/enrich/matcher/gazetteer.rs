@@ -270,10 +270,10 @@ pub(super) const CITIES: &[&[&str]] = &[
     &["Podgorica"],
 ];
 
-/// Areas by a word of their name, and the cities that lie in them.
-pub(super) const AREAS: &[(&str, &[&str])] = &[
+/// Areas by a word of their name, however it is spelt, and the cities that lie in them.
+pub(super) const AREAS: &[(&[&str], &[&str])] = &[
     (
-        "hashfela",
+        &["hashfela", "shfela"],
         &[
             "Rishon LeZion",
             "Rehovot",
@@ -288,37 +288,15 @@ pub(super) const AREAS: &[(&str, &[&str])] = &[
             "Gan Yavne",
         ],
     ),
+    (&["lachish", "lakhish"], &["Ashdod", "Kiryat Gat", "Kiryat Malakhi", "Gan Yavne", "Ashkelon", "Sderot"]),
     (
-        "shfela",
-        &[
-            "Rishon LeZion",
-            "Rehovot",
-            "Ness Ziona",
-            "Gedera",
-            "Yavne",
-            "Mazkeret Batya",
-            "Kiryat Ekron",
-            "Beer Yaakov",
-            "Lod",
-            "Ramla",
-            "Gan Yavne",
-        ],
-    ),
-    ("lachish", &["Ashdod", "Kiryat Gat", "Kiryat Malakhi", "Gan Yavne", "Ashkelon", "Sderot"]),
-    ("lakhish", &["Ashdod", "Kiryat Gat", "Kiryat Malakhi", "Gan Yavne", "Ashkelon", "Sderot"]),
-    (
-        "sharon",
+        &["hasharon", "sharon"],
         &["Kfar Saba", "Raanana", "Hod HaSharon", "Ramat HaSharon", "Herzliya", "Netanya", "Rosh HaAyin"],
     ),
+    (&["krayot"], &["Kiryat Motzkin", "Kiryat Bialik", "Kiryat Ata", "Kiryat Yam", "Haifa"]),
+    (&["jezreel", "yizrael"], &["Afula", "Migdal HaEmek", "Nazareth", "Nof HaGalil", "Yokneam"]),
     (
-        "hasharon",
-        &["Kfar Saba", "Raanana", "Hod HaSharon", "Ramat HaSharon", "Herzliya", "Netanya", "Rosh HaAyin"],
-    ),
-    ("krayot", &["Kiryat Motzkin", "Kiryat Bialik", "Kiryat Ata", "Kiryat Yam", "Haifa"]),
-    ("jezreel", &["Afula", "Migdal HaEmek", "Nazareth", "Nof HaGalil", "Yokneam"]),
-    ("yizrael", &["Afula", "Migdal HaEmek", "Nazareth", "Nof HaGalil", "Yokneam"]),
-    (
-        "galilee",
+        &["galilee"],
         &[
             "Karmiel",
             "Nahariya",
@@ -331,7 +309,7 @@ pub(super) const AREAS: &[(&str, &[&str])] = &[
             "Kiryat Shmona",
         ],
     ),
-    ("negev", &["Beer Sheva", "Dimona", "Arad", "Ofakim", "Netivot"]),
+    (&["negev"], &["Beer Sheva", "Dimona", "Arad", "Ofakim", "Netivot"]),
 ];
 
 /// A city's pages may lie under its big neighbour, if they say that they are the city's.
