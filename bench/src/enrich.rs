@@ -218,6 +218,7 @@ pub(crate) async fn hits_in_redis(report: &mut Report, scale: Scale) -> Result<(
         value: Json::of(&resolved),
         lifetimes: Lifetimes { fresh: long, stale: long, keep: long },
         overwrite: Overwrite::Always,
+        told: None,
     };
     cache.put(keys().into_iter().map(entry).collect()).await?;
     tokio::time::sleep(Duration::from_secs(1)).await;

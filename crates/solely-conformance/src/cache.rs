@@ -19,6 +19,7 @@ fn entry(name: &str, value: u32, overwrite: Overwrite) -> PutEntry {
         value: Json::of(&value),
         lifetimes: Lifetimes { fresh: secs(10), stale: secs(20), keep: secs(30) },
         overwrite,
+        told: None,
     }
 }
 

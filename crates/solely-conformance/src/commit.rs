@@ -16,6 +16,7 @@ fn entry() -> PutEntry {
         value: Json::of(&1),
         lifetimes: Lifetimes { fresh: secs(60), stale: secs(60), keep: secs(60) },
         overwrite: Overwrite::Always,
+        told: None,
     }
 }
 

@@ -42,6 +42,7 @@ fn found(place: &str, overwrite: Overwrite) -> PutEntry {
         value: Json::of(&serde_json::json!({"status": "FOUND", "url": "u"})),
         lifetimes: Lifetimes { fresh: HOUR, stale: HOUR, keep: 2 * HOUR },
         overwrite,
+        told: None,
     }
 }
 

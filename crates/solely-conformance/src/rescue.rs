@@ -130,6 +130,7 @@ impl Handler for TellsOfItsDeath {
             value: Json::of(&error),
             lifetimes,
             overwrite: Overwrite::Always,
+            told: None,
         };
         let next = NewJob::new("work-done", job.key.clone());
         Done { effect: Effect::PutEntries(vec![failed]), next_jobs: vec![next], ..Done::default() }

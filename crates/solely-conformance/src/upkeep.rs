@@ -54,6 +54,7 @@ pub async fn what_has_ended_is_pruned_in_batches(world: World) {
         value: Json::empty(),
         lifetimes: Lifetimes { fresh: secs(1), stale: secs(1), keep: secs(1) },
         overwrite: Overwrite::Always,
+        told: None,
     });
     world.store().put_entries(entries.collect()).await.expect("writes");
     for batch in 0..3 {

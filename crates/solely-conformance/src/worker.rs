@@ -71,6 +71,7 @@ impl Handler for Scripted {
             value: Json::of(&error),
             lifetimes,
             overwrite: Overwrite::Always,
+            told: None,
         };
         let next = NewJob::new("work-done", job.key.clone());
         Done { effect: Effect::PutEntries(vec![failed]), next_jobs: vec![next], ..Done::default() }

@@ -140,6 +140,8 @@ pub struct PutEntry {
     pub lifetimes: Lifetimes,
     /// When it may replace what is there.
     pub overwrite: Overwrite,
+    /// What is told in the same transaction, if it is stored.
+    pub told: Option<NewEvent>,
 }
 
 /// What became of a write.

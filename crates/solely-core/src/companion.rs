@@ -29,6 +29,12 @@ pub trait Form: Send + Sync {
     /// An entry as text: a JSON object with the field `updatedAt`.
     fn write(&self, entry: &Entry) -> String;
 
+    /// The name of a key beside a copy that holds its `updatedAt` alone, for others to read. Not kept in a cluster, where it
+    /// may lie elsewhere.
+    fn beside(&self, _name: &str) -> Option<String> {
+        None
+    }
+
     /// The entry that a text holds, at this instant of the store's clock; none if it is no copy.
     fn read(&self, key: &EntryKey, text: &str, now: Timestamp) -> Option<Entry>;
 }

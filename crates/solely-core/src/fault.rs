@@ -96,13 +96,15 @@ pub enum Guard {
     Dedupe,
     /// Whoever subscribes late is told what was resolved before.
     Replay,
+    /// There is one call of a plugin at a time for a catalogue.
+    SingleFlight,
     /// Lookups are thinned by leases. Not a guard: without it more is asked of the store, and no more.
     Thinning,
 }
 
 impl Guard {
     /// Every guard.
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 18] = [
         Self::Fence,
         Self::PageTransaction,
         Self::RowsDecide,
@@ -119,6 +121,7 @@ impl Guard {
         Self::Floors,
         Self::Dedupe,
         Self::Replay,
+        Self::SingleFlight,
         Self::Thinning,
     ];
 
@@ -141,6 +144,7 @@ impl Guard {
             Self::Floors => "floors",
             Self::Dedupe => "dedupe",
             Self::Replay => "replay",
+            Self::SingleFlight => "single-flight",
             Self::Thinning => "thinning",
         }
     }

@@ -11,6 +11,7 @@
 //! the write and the release, the entry is there, and nobody needs the lease. A refresh that is delivered twice finds
 //! newer data the second time.
 
+mod app;
 pub mod catalogue;
 mod copy;
 pub mod filter;
@@ -18,9 +19,12 @@ mod flight;
 mod job;
 pub mod plugin;
 pub mod search;
+mod system;
 
+pub use app::{App, AppSettings};
 pub use copy::forms;
-pub use search::{Answer, Products, ProductsParts, Search, SearchError, State};
+pub use search::{Answer, Search, SearchError, State};
+pub use system::{Products, ProductsParts};
 
 use sha2::{Digest as _, Sha256};
 
@@ -47,9 +51,14 @@ pub(crate) struct KeyOf<'a> {
     pub(crate) payload: std::collections::BTreeMap<&'a str, &'a serde_json::Value>,
 }
 
+/// What the timeline tells of a catalogue.
+pub(crate) fn subject(key: &EntryKey) -> String {
+    format!("{}:{}", key.space, key.key)
+}
+
 /// The entry that says why a catalogue could not be had.
 pub(crate) fn failure_key(key: &EntryKey) -> EntryKey {
-    EntryKey::new("product-failures", format!("{}:{}", key.space, key.key))
+    EntryKey::new("product-failures", subject(key))
 }
 
 /// The lease of a flight, also its name in Redis.

@@ -191,5 +191,10 @@ pub(crate) async fn put_all(tx: &Tx<'_>, entries: &[PutEntry], now: Timestamp) -
         let outcome = if row.get(1) { Put::Stored { version } } else { Put::Outdated { version } };
         outcomes[order[row::place(row, 0)]] = outcome;
     }
+    let stored = entries.iter().zip(&outcomes).filter(|(_, outcome)| matches!(outcome, Put::Stored { .. }));
+    let told: Vec<NewEvent> = stored.filter_map(|(entry, _)| entry.told.clone()).collect();
+    if !told.is_empty() {
+        event::insert(tx, &told, now).await?;
+    }
     Ok(outcomes)
 }

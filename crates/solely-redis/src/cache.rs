@@ -10,7 +10,7 @@ use futures::future::join_all;
 use redis::{FromRedisValue as _, Pipeline, Value};
 use solely_core::cache::{Change, Entry, EntryKey};
 use solely_core::clock::millis;
-use solely_core::companion::{Copied, Copies, CopiesRead, Hinted, Hints as _, Visit, Wanted};
+use solely_core::companion::{Copied, Copies, CopiesRead, Form, Hinted, Hints as _, Visit, Wanted};
 use solely_core::fault::{Guard, Guards};
 use solely_core::{Timestamp, limits};
 use tokio::time::Instant;
@@ -148,7 +148,9 @@ impl Copies for Redis {
                             .arg(millis(entry.stale_until.since(entry.as_of)).max(1))
                             .arg(connection.now_ms().saturating_add(millis(left)))
                             .arg(u8::from(shared.guards.hold(Guard::BackFillIfAbsent)))
-                            .arg(&*mark);
+                            .arg(&*mark)
+                            .arg(entry.updated_at.to_string())
+                            .arg(beside(form(entry), &names[member], cluster));
                     }
                 }
                 if !commands.is_empty() {
@@ -211,9 +213,15 @@ pub(crate) fn replacements(
             .arg(deadline)
             .arg(u8::from(shared.guards.hold(Guard::CopiesCompared)))
             .arg(&store)
-            .arg(change.updated_at.as_millis());
+            .arg(change.updated_at.as_millis())
+            .arg(beside(form, &name, cluster));
     }
     Some(commands)
+}
+
+/// The key beside a copy; empty if there is none.
+fn beside(form: &dyn Form, name: &str, cluster: bool) -> String {
+    form.beside(name).filter(|_| !cluster).unwrap_or_default()
 }
 
 impl Shared {

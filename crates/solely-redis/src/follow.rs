@@ -201,7 +201,8 @@ async fn clean(
                     drop.cmd("UNLINK").arg(name);
                 }
             } else {
-                drop.cmd("UNLINK").arg(&found);
+                let beside: Vec<String> = found.iter().filter_map(|name| form.beside(name)).collect();
+                drop.cmd("UNLINK").arg(&found).arg(beside);
             }
             call_own(shared, one.node, &one.connection, &drop).await?;
         }

@@ -13,11 +13,12 @@ pub(crate) struct Script {
 pub(crate) struct Scripts {
     /// Replaces an older copy. Keys: the copy, and the mark where it can be looked at in the same
     /// step. Arguments: text, time of change, life in milliseconds (none: it is deleted), deadline,
-    /// whether times are compared, the store, the time of change in milliseconds.
+    /// whether times are compared, the store, the time of change in milliseconds, the name of a key
+    /// beside the copy that holds the time of change (none: empty).
     pub(crate) replace: Script,
     /// Adds a copy. Keys: the copy, and the mark where it can be looked at in the same step.
     /// Arguments: text, life in milliseconds, deadline, whether only where there is none, the mark as
-    /// it was when the copy was missing.
+    /// it was when the copy was missing, the time of change, the name of a key beside the copy.
     pub(crate) back_fill: Script,
     /// Moves the mark of what the copies follow. Keys: the mark. Arguments: the mark before, the
     /// new one, its life in milliseconds, deadline.
@@ -50,6 +51,47 @@ local function mine(value, owner)
 end
 ";
 
+const REPLACE: &str = "
+if late(ARGV[4]) then return -1 end
+local old = redis.pcall('GET', KEYS[1])
+if type(old) == 'table' and old.err then
+  redis.call('DEL', KEYS[1])
+  old = false
+end
+local mark = KEYS[2] and redis.call('GET', KEYS[2])
+if mark and ARGV[5] == '1' then
+  local store, at = string.match(mark, '^(.*) (%d+)$')
+  if store ~= ARGV[6] then return -2 end
+  -- What the copies follow already and is not there any more has been replaced.
+  if not old and tonumber(at) >= tonumber(ARGV[7]) then return 0 end
+end
+if old and ARGV[5] == '1' then
+  local fine, was = pcall(cjson.decode, old)
+  if fine and type(was) == 'table' and type(was.updatedAt) == 'string'
+     and was.updatedAt >= ARGV[2] then return 0 end
+end
+local lives = tonumber(ARGV[3]) > 0
+if lives then redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[3])
+else redis.call('DEL', KEYS[1]) end
+if ARGV[8] ~= '' then
+  if lives and string.find(ARGV[1], '{\"forgotten\"', 1, true) ~= 1
+  then redis.call('SET', ARGV[8], ARGV[2], 'PX', ARGV[3])
+  else redis.call('DEL', ARGV[8]) end
+end
+return 1
+";
+
+const BACK_FILL: &str = "
+if late(ARGV[3]) then return -1 end
+if KEYS[2] and redis.call('GET', KEYS[2]) ~= ARGV[5] then return 0 end
+local set = {'SET', KEYS[1], ARGV[1], 'PX', ARGV[2]}
+if ARGV[4] == '1' then set[6] = 'NX' end
+if redis.call(unpack(set)) and ARGV[7] ~= '' then
+  redis.call('SET', ARGV[7], ARGV[6], 'PX', ARGV[2])
+end
+return 1
+";
+
 impl Scripts {
     pub(crate) fn new() -> Self {
         let with = |before: &str, code: &str| {
@@ -57,38 +99,8 @@ impl Scripts {
             Script { hash: redis::Script::new(&code).get_hash().to_owned(), code }
         };
         Self {
-            replace: with(
-                LATE,
-                "if late(ARGV[4]) then return -1 end
-                 local old = redis.pcall('GET', KEYS[1])
-                 if type(old) == 'table' and old.err then
-                   redis.call('DEL', KEYS[1])
-                   old = false
-                 end
-                 local mark = KEYS[2] and redis.call('GET', KEYS[2])
-                 if mark and ARGV[5] == '1' then
-                   local store, at = string.match(mark, '^(.*) (%d+)$')
-                   if store ~= ARGV[6] then return -2 end
-                   -- What the copies follow already and is not there any more has been replaced.
-                   if not old and tonumber(at) >= tonumber(ARGV[7]) then return 0 end
-                 end
-                 if old and ARGV[5] == '1' then
-                   local fine, was = pcall(cjson.decode, old)
-                   if fine and type(was) == 'table' and type(was.updatedAt) == 'string'
-                      and was.updatedAt >= ARGV[2] then return 0 end
-                 end
-                 if tonumber(ARGV[3]) > 0 then redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[3])
-                 else redis.call('DEL', KEYS[1]) end
-                 return 1",
-            ),
-            back_fill: with(
-                LATE,
-                "if late(ARGV[3]) then return -1 end
-                 if KEYS[2] and redis.call('GET', KEYS[2]) ~= ARGV[5] then return 0 end
-                 if ARGV[4] == '1' then redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2])
-                 else redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2]) end
-                 return 1",
-            ),
+            replace: with(LATE, REPLACE),
+            back_fill: with(LATE, BACK_FILL),
             advance: with(
                 LATE,
                 "if late(ARGV[4]) then return -1 end

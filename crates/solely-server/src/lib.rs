@@ -96,7 +96,7 @@ pub struct Parts {
     /// and at whom.
     pub providers: Vec<Provider>,
     /// Plugins that have products.
-    pub plugins: Vec<products::search::App>,
+    pub plugins: Vec<products::App>,
     /// Sources that are copied.
     pub sources: Vec<FeedSource>,
     /// How callers are known.

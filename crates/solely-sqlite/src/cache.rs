@@ -154,6 +154,9 @@ pub(crate) fn put(tx: &Tx<'_>, entry: &PutEntry) -> Result<Put, Error> {
         entry.overwrite == Overwrite::IfGone,
     ];
     if let Some(version) = put.query_row(values, |found| row::unsigned(found, 0)).optional()? {
+        if let Some(told) = &entry.told {
+            event::insert(tx, told)?;
+        }
         return Ok(Put::Stored { version });
     }
     let mut stored = tx.conn.prepare_cached("SELECT version FROM entries WHERE space = ?1 AND key = ?2")?;

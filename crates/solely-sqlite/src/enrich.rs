@@ -91,6 +91,7 @@ fn remember<'a>(
         value: Json::of(&told),
         lifetimes,
         overwrite: Overwrite::Always,
+        told: None,
     };
     cache::put(tx, &entry).map(drop)
 }

@@ -69,6 +69,7 @@ async fn change(cache: &Cache, key: &EntryKey) {
         value,
         lifetimes: Lifetimes { fresh: long, stale: long, keep: long },
         overwrite: Overwrite::Always,
+        told: None,
     };
     // Refused while the store is away.
     let _ = cache.put(vec![entry]).await;

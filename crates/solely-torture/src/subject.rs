@@ -1,4 +1,4 @@
-//! What a process under torture does: it works feeds, reads and writes entries, and asks for places.
+//! What a process under torture does: it works feeds, reads and writes entries, asks for places and searches for products.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,7 +10,9 @@ use solely_core::companion::Companion;
 use solely_core::enrich::EnrichParts;
 use solely_core::fault::Guards;
 use solely_core::feed::{Feed, QUEUES};
+use solely_core::lease::Leases;
 use solely_core::metrics::Metrics;
+use solely_core::products::ProductsParts;
 use solely_core::queue::Jobs;
 use solely_core::store::Retention;
 use solely_core::upkeep::Upkeep;
@@ -21,7 +23,7 @@ use solely_redis::Redis;
 use solely_sqlite::{Access, SqliteStore};
 use tokio_util::sync::CancellationToken;
 
-use crate::{entries, feeds, places};
+use crate::{catalogues, entries, feeds, places};
 
 /// Opens a store, with the guards that the environment leaves.
 pub async fn open(url: &str) -> Result<Arc<dyn Store>> {
@@ -53,7 +55,7 @@ pub struct Beside {
     pub upstream: (reqwest::Client, String),
 }
 
-/// Works feeds, reads and writes entries, and asks for places until told to stop.
+/// Works feeds, reads and writes entries, asks for places and searches for products until told to stop.
 pub async fn work_with(
     store: Arc<dyn Store>,
     beside: Beside,
@@ -63,7 +65,8 @@ pub async fn work_with(
     let (bus, metrics) = (Bus::new(), Arc::new(Metrics::default()));
     let mut companion: Option<Arc<dyn Companion>> = None;
     if let Some(url) = &beside.redis {
-        let forms = solely_core::enrich::forms(&places::config(&beside.upstream.1));
+        let mut forms = solely_core::enrich::forms(&places::config(&beside.upstream.1));
+        forms.extend(solely_core::products::forms());
         let options = solely_redis::Options { guards: Guards::from_env(), forms, ..Default::default() };
         let redis = Redis::open(url, options, store.clone(), metrics.clone()).await?;
         companion = Some(Arc::new(redis));
@@ -76,14 +79,21 @@ pub async fn work_with(
     }
     let cache = Cache::new(store.clone(), bus.clone(), metrics.clone(), companion.clone());
     let (client, upstream) = beside.upstream;
-    let jobs = Jobs::new(store.clone(), bus, metrics);
-    let parts = EnrichParts { jobs: jobs.clone(), cache: cache.clone(), companion };
+    let process = ProcessId::random();
+    let leases = Leases::new(store.clone(), bus.clone(), metrics.clone()).with_hints(companion.clone());
+    let jobs = Jobs::new(store.clone(), bus, metrics.clone());
+    let parts = EnrichParts { jobs: jobs.clone(), cache: cache.clone(), companion: companion.clone() };
     let enrich = places::enrich(parts, &upstream)?;
+    let parts = ProductsParts { jobs: jobs.clone(), cache: cache.clone(), leases, companion, process };
+    let products = catalogues::products(parts, &metrics, &upstream)?;
     let mut queues = feeds::witnessed(&feed(&jobs), |handler| handler);
     queues.extend(enrich.queues());
+    queues.extend(products.queues());
     let entries = tokio::spawn(entries::traffic(store, cache, client.clone(), upstream.clone()));
-    let places = tokio::spawn(places::traffic(enrich, client, upstream));
-    let worked = work_on(jobs, queues, stop).await;
+    let places = tokio::spawn(places::traffic(enrich, client.clone(), upstream.clone()));
+    let catalogues = tokio::spawn(catalogues::traffic(products, client, upstream));
+    let worked = work_as(process, jobs, queues, stop).await;
+    catalogues.abort();
     entries.abort();
     places.abort();
     worked
@@ -98,7 +108,15 @@ pub fn jobs(store: Arc<dyn Store>) -> Jobs {
 
 /// Works queues until told to stop.
 pub async fn work_on(jobs: Jobs, queues: Vec<QueueSpec>, stop: CancellationToken) -> Result<()> {
-    let process = ProcessId::random();
+    work_as(ProcessId::random(), jobs, queues, stop).await
+}
+
+async fn work_as(
+    process: ProcessId,
+    jobs: Jobs,
+    queues: Vec<QueueSpec>,
+    stop: CancellationToken,
+) -> Result<()> {
     let upkeep = Upkeep::new(jobs.clone(), process, &queues, Retention::default());
     let stop_upkeep = CancellationToken::new();
     upkeep.beat().await?;

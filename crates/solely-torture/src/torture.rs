@@ -1,5 +1,6 @@
 //! One torture, from its seed to its report.
 
+use std::collections::HashMap;
 use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -14,6 +15,7 @@ use solely_core::feed::{Feed, StartError};
 use solely_postgres::PostgresStore;
 use solely_testing::{PostgresServer, RedisServer};
 
+use crate::catalogues;
 use crate::checker::{self, Postgres, Standing};
 use crate::feeds::{self, PAGES, PARTITIONS, Run};
 use crate::places;
@@ -35,12 +37,20 @@ pub enum Break {
     Dedupe,
     /// Whoever subscribes late is told what was resolved before.
     Replay,
+    /// There is one call of a plugin at a time for a catalogue.
+    SingleFlight,
 }
 
 impl Break {
     /// Every guard.
-    pub const ALL: [Self; 5] =
-        [Self::Fence, Self::PageTransaction, Self::CopiesFollow, Self::Dedupe, Self::Replay];
+    pub const ALL: [Self; 6] = [
+        Self::Fence,
+        Self::PageTransaction,
+        Self::CopiesFollow,
+        Self::Dedupe,
+        Self::Replay,
+        Self::SingleFlight,
+    ];
 
     /// Its name, on the command line and in `SOLELY_BREAK`.
     pub const fn name(self) -> &'static str {
@@ -50,6 +60,7 @@ impl Break {
             Self::CopiesFollow => "copies-follow",
             Self::Dedupe => "dedupe",
             Self::Replay => "replay",
+            Self::SingleFlight => "single-flight",
         }
     }
 }
@@ -135,6 +146,10 @@ pub struct Report {
     pub lookups: u64,
     /// Requests that waited, and heard of everything.
     pub requests_heard: u64,
+    /// Users whose products were searched for, but for those whose are always stale,
+    pub users: usize,
+    /// and how often the plugin was called for them, but for calls that failed.
+    pub plugin_calls: u64,
     /// What is wrong.
     pub violations: Vec<String>,
 }
@@ -144,8 +159,8 @@ pub const LOCK: Duration = Duration::from_secs(1);
 
 /// Reads after which most entries have been written and copied.
 const ENTRIES_KNOWN: u64 = 800;
-/// A place that is looked up more often has been so for no reason.
-const LOOKUPS_MAX: u64 = 5;
+/// What is asked of the upstream more often has been so for no reason.
+const CALLS_MAX: u64 = 5;
 /// Runs under way at once.
 const RUNS: usize = 3;
 
@@ -410,29 +425,36 @@ impl Torture<'_> {
         let (reads, wrong) = self.upstream.entries();
         self.report.entries_read = reads;
         self.report.violations.extend(wrong);
-        self.check_places();
+        self.report.requests_heard = self.upstream.waiting().1;
+        let places = self.upstream.places();
+        (self.report.places, self.report.lookups) =
+            self.check_calls("looked up", &places, places::CONCURRENCY);
+        let mut users = self.upstream.users();
+        users.retain(|user, _| !user.starts_with("stale"));
+        (self.report.users, self.report.plugin_calls) =
+            self.check_calls("called for", &users, catalogues::SEARCHES);
         Ok(())
     }
 
-    /// A place is looked up once, and once more for each crash or pause that met its lookup.
-    fn check_places(&mut self) {
-        let places = self.upstream.places();
+    /// A thing is asked for once, and once more for each crash or pause that met one of so many calls at once. How many
+    /// things there are, and calls.
+    fn check_calls(&mut self, asked: &str, calls: &HashMap<String, u64>, at_once: usize) -> (usize, u64) {
         let report = &mut self.report;
-        (report.places, report.lookups) = (places.len(), places.values().sum());
-        report.requests_heard = self.upstream.waiting().1;
-        for (place, lookups) in places.iter().filter(|(_, lookups)| **lookups > LOOKUPS_MAX) {
-            report.violations.push(format!("{place}: looked up {lookups} times"));
+        for (thing, calls) in calls.iter().filter(|(_, calls)| **calls > CALLS_MAX) {
+            report.violations.push(format!("{thing}: {asked} {calls} times"));
         }
         let of_one = report.kills + report.crashes + report.pauses;
         let of_one = of_one + report.cuts_before_commit + report.cuts_after_commit;
         let of_all = u64::from(report.restarts + report.cuts_of_all) * self.options.instances as u64;
-        let explained = (u64::from(of_one) + of_all + 1) * places::CONCURRENCY as u64;
-        let more = report.lookups.saturating_sub(report.places as u64);
+        let explained = (u64::from(of_one) + of_all + 1) * at_once as u64;
+        let (things, calls) = (calls.len(), calls.values().sum::<u64>());
+        let more = calls.saturating_sub(things as u64);
         if more > explained {
-            report
-                .violations
-                .push(format!("{more} lookups more than places, where {explained} are explained"));
+            report.violations.push(format!(
+                "{asked} {more} times more than there were things, where {explained} are explained"
+            ));
         }
+        (things, calls)
     }
 
     /// Everyone who was told PENDING hears the end of it.

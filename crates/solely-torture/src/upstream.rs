@@ -29,6 +29,8 @@ struct Counts {
     violations: Vec<String>,
     /// How often places were looked up, but for calls that failed.
     places: HashMap<String, u64>,
+    /// How often the products of users were called for, but for calls that failed.
+    users: HashMap<String, u64>,
     /// Requests that wait, and since when someone listens.
     waiting: BTreeMap<String, (Waiting, Option<Instant>)>,
     /// Requests that have heard of everything.
@@ -55,6 +57,7 @@ impl CountingUpstream {
             .route("/feed/{source}", routing::get(page))
             .route("/feed/{source}/count", routing::get(count))
             .route("/finder", routing::post(find))
+            .route("/plugin/{operation}", routing::post(products))
             .route("/waiting", routing::post(waits))
             .route("/listen", routing::post(listen))
             .route("/heard", routing::post(heard))
@@ -84,6 +87,11 @@ impl CountingUpstream {
     /// Places that were looked up, and how often each was, but for calls that failed.
     pub fn places(&self) -> HashMap<String, u64> {
         self.calls.lock().unwrap_or_else(PoisonError::into_inner).places.clone()
+    }
+
+    /// Users whose products were called for, and how often, but for calls that failed.
+    pub fn users(&self) -> HashMap<String, u64> {
+        self.calls.lock().unwrap_or_else(PoisonError::into_inner).users.clone()
     }
 
     /// Requests that wait, and how many have heard of everything.
@@ -119,21 +127,46 @@ struct Sought {
     place_id: String,
 }
 
-async fn find(
-    State(calls): State<Calls>,
-    Json(sought): Json<Sought>,
-) -> Result<Json<serde_json::Value>, StatusCode> {
+/// Counts a call, and takes its time over it. At times it fails, which is not counted.
+async fn answers(count: impl FnOnce()) -> Result<(), StatusCode> {
     let mood = rand::rng().random_range(0..100);
     let takes = if mood < 4 { rand::rng().random_range(300..1_600) } else { rand::rng().random_range(5..60) };
     let fails = mood == 99;
     if !fails {
-        let mut calls = calls.lock().unwrap_or_else(PoisonError::into_inner);
-        *calls.places.entry(sought.place_id.clone()).or_default() += 1;
+        count();
     }
     tokio::time::sleep(Duration::from_millis(takes)).await;
-    if fails {
-        return Err(StatusCode::SERVICE_UNAVAILABLE);
-    }
+    if fails { Err(StatusCode::SERVICE_UNAVAILABLE) } else { Ok(()) }
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Called {
+    user_id: String,
+}
+
+async fn products(
+    State(calls): State<Calls>,
+    Json(called): Json<Called>,
+) -> Result<Json<serde_json::Value>, StatusCode> {
+    let count = || {
+        let mut calls = calls.lock().unwrap_or_else(PoisonError::into_inner);
+        *calls.users.entry(called.user_id.clone()).or_default() += 1;
+    };
+    answers(count).await?;
+    let product = serde_json::json!({"productId": called.user_id, "productName": "Kayak", "options": [{"optionId": "o"}]});
+    Ok(Json(serde_json::json!({"products": [product]})))
+}
+
+async fn find(
+    State(calls): State<Calls>,
+    Json(sought): Json<Sought>,
+) -> Result<Json<serde_json::Value>, StatusCode> {
+    let count = || {
+        let mut calls = calls.lock().unwrap_or_else(PoisonError::into_inner);
+        *calls.places.entry(sought.place_id.clone()).or_default() += 1;
+    };
+    answers(count).await?;
     let url = format!("https://wolt.com/{}", sought.place_id);
     Ok(Json(serde_json::json!({"status": "FOUND", "url": url})))
 }

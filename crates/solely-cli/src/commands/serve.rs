@@ -35,8 +35,8 @@ pub(crate) fn run(file: Option<&Path>, listen: Option<SocketAddr>) -> Result<(),
         let providers = providers(&config.enrich, &client, &store);
         let forms = enrich::forms(&config.enrich).into_iter().chain(products::forms()).collect();
         let plugins = config.products.plugins.iter();
-        let plugins = plugins
-            .map(|(name, plugin)| products::search::App::configured(name, plugin, &client, &store, &metrics));
+        let plugins =
+            plugins.map(|(name, plugin)| products::App::configured(name, plugin, &client, &store, &metrics));
         let plugins = plugins.collect();
         let companion = redis::open(&config.redis, forms, &store, &metrics).await?;
         let secret = Some(config.auth.jwt_secret.as_str()).filter(|secret| !secret.is_empty());

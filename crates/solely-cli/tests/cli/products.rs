@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use futures::future::join_all;
 use reqwest::Method;
 use serde_json::{Value, json};
+use sha2::{Digest as _, Sha256};
 use solely_sandbox::Sandbox;
 use solely_sandbox::catalogue::Catalogue;
 use solely_sandbox::mood::Mood;
@@ -456,4 +457,52 @@ async fn a_token_is_never_shown() {
     let jobs = world.server.get("/v1/jobs?queue=products").await;
     assert!(!jobs.to_string().contains("geheim"), "{jobs}");
     assert!(!world.server.log().contains("geheim"));
+}
+
+/// A plugin may send 20 MiB: it is cached and filtered like any other, and one that is too large replaces nothing.
+#[tokio::test]
+async fn a_catalogue_of_twenty_mebibytes() {
+    let world = World::start("").await;
+    let text = "x".repeat(1_000);
+    let product = |n: u32| {
+        let options = json!([{"optionId": format!("o{n}"), "optionName": "Tour"}]);
+        json!({"productId": format!("p{n}"), "productName": format!("Kayak {n}"), "text": text, "options": options})
+    };
+    world.sandbox.set_products((0..20_000).map(product).collect(), false);
+    let answer = world.found(json!({"payload": {"optionId": "o19999"}})).await;
+    assert_eq!((state(&answer), &answer["products"][0]["productId"]), ("filled", &json!("p19999")));
+    let answer = world.found(json!({"payload": {"searchInput": "kayak 1234"}})).await;
+    assert_eq!((state(&answer), count(&answer), world.calls()), ("fresh", 12, 1));
+    world.sandbox.set_mood(Mood { bytes: 33 << 20, ..Mood::default() });
+    let (status, answer) = world.search(json!({"forceRefresh": true})).await;
+    assert_eq!((status, &answer["error"]), (502, &json!("PLUGIN_FAILED")), "{answer}");
+    let answer = world.found(json!({"payload": {"optionId": "o7"}})).await;
+    assert_eq!((state(&answer), count(&answer)), ("fresh", 1));
+}
+
+/// What became of a catalogue is told: a call, a failure, an answer that was not kept, and one that was put.
+#[tokio::test]
+async fn the_timeline_tells_of_calls() {
+    let world = World::start("").await;
+    world.found(json!({})).await;
+    world.sandbox.set_products(json!([]), false);
+    world.found(json!({"forceRefresh": true})).await;
+    world.sandbox.set_mood(Mood { status: Some(503), ..Mood::default() });
+    assert_eq!(world.search(json!({"forceRefresh": true})).await.0, 502);
+    let put = request(&json!({"products": [{"productId": "p"}]})).to_string();
+    assert_eq!(world.server.send(Method::PUT, "/v1/products/cache", Some(&put)).await.status(), 204);
+    let key = r#"{"userId":"u1","hint":null,"operation":"searchProducts","payload":{}}"#;
+    let hash = data_encoding::HEXLOWER.encode(&Sha256::digest(key)[..16]);
+    let told = world.server.get(&format!("/v1/timeline?subject=products:tours:{hash}")).await;
+    let events: Vec<&str> = told["items"]
+        .as_array()
+        .expect("a list")
+        .iter()
+        .map(|item| item["event"].as_str().expect("text"))
+        .collect();
+    assert_eq!(
+        events,
+        ["products_cached", "products_kept", "products_call_failed", "products_put"],
+        "{told}"
+    );
 }

@@ -31,20 +31,18 @@ impl World {
         Self { sandbox, url, database: fresh_database(), redis: RedisServer::start() }
     }
 
+    async fn server(&self, redis: &str, more: &str) -> Server {
+        let folder = TempDir::new().expect("a folder");
+        let text = format!("[products.plugins.tours]\nurl = \"{}\"\n{more}\n", self.url);
+        std::fs::write(folder.path().join("solely.toml"), text).expect("is written");
+        let database = ("DATABASE_URL", self.database.as_str());
+        let env = [database, ("SOLELY__STORE__MAX_CONNECTIONS", "6"), ("REDIS_URL", redis)];
+        Server::start_with(folder, &env).await
+    }
+
     async fn servers(&self, count: usize, more: &str) -> Vec<Server> {
         let redis = self.redis.url();
-        let start = async || {
-            let folder = TempDir::new().expect("a folder");
-            let text = format!("[products.plugins.tours]\nurl = \"{}\"\n{more}\n", self.url);
-            std::fs::write(folder.path().join("solely.toml"), text).expect("is written");
-            let env = [
-                ("DATABASE_URL", self.database.as_str()),
-                ("SOLELY__STORE__MAX_CONNECTIONS", "6"),
-                ("REDIS_URL", redis.as_str()),
-            ];
-            Server::start_with(folder, &env).await
-        };
-        let servers = join_all((0..count).map(|_| start())).await;
+        let servers = join_all((0..count).map(|_| self.server(&redis, more))).await;
         for server in &servers {
             eventually("Redis is trusted", async || server.get("/readyz").await["status"] == "ready").await;
         }
@@ -173,4 +171,52 @@ async fn without_redis_it_is_one_call_all_the_same() {
     );
     assert_eq!(first.await.expect("asks").expect("is answered").status(), 200);
     assert_eq!(world.calls(), 1);
+}
+
+/// One server cannot reach Redis and the others can: it is one call all the same, of whoever comes first.
+#[tokio::test]
+async fn where_one_server_has_no_redis_it_is_one_call_all_the_same() {
+    let world = World::new().await;
+    let mut servers = world.servers(2, "").await;
+    let nowhere = format!("redis://127.0.0.1:{}", free_port());
+    servers.insert(0, world.server(&nowhere, "").await);
+    eventually("it knows", async || servers[0].get("/readyz").await["status"] == "degraded").await;
+    world.is_slow(400);
+    for (turn, user) in ["first", "second", "third"].iter().enumerate() {
+        servers.rotate_left(1);
+        let answers = crowd(&servers, 20, &json!({"userId": user})).await;
+        assert!(
+            answers.iter().all(|(status, answer)| *status == 200 && *answer == answers[0].1),
+            "{answers:?}"
+        );
+        assert_eq!(world.calls(), turn as u64 + 1);
+    }
+}
+
+/// What stands in Redis: the copy, when it was written, and the locks while they are held.
+#[tokio::test]
+async fn the_keys_of_redis() {
+    let world = World::new().await;
+    let servers = world.servers(1, "").await;
+    world.is_slow(300);
+    let names = || {
+        let answer = world.redis.ask("KEYS products:*").unwrap_or_default();
+        let mut names: Vec<String> = answer
+            .split_whitespace()
+            .filter(|word| word.starts_with("products:"))
+            .map(str::to_owned)
+            .collect();
+        names.sort();
+        names
+    };
+    let asks = search(&servers[0], json!({}));
+    let looks = async {
+        eventually("the lock is there", async || names().iter().any(|name| name.ends_with(":lock"))).await;
+    };
+    let ((_, answer), ()) = tokio::join!(asks, looks);
+    eventually("the copy is there", async || names().len() == 2).await;
+    let names = names();
+    assert_eq!(names[1], format!("{}:lastUpdated", names[0]));
+    let updated = world.redis.ask(&format!("GET {}", names[1])).expect("is there");
+    assert_eq!(updated.split_whitespace().nth(1), answer["cache"]["lastUpdated"].as_str());
 }

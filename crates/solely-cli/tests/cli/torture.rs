@@ -23,7 +23,7 @@ fn every_page_exactly_once_on_postgres() {
     let (code, report) = torture(&["--for", "15s"]);
     assert_eq!((code, &report["violations"]), (Some(0), &serde_json::json!([])));
     let done = ["kills", "crashes", "pauses", "cutsBeforeCommit", "cutsAfterCommit", "runs", "entriesRead"];
-    for what in done.into_iter().chain(["places", "requestsHeard"]) {
+    for what in done.into_iter().chain(["places", "requestsHeard", "users", "pluginCalls"]) {
         assert!(report[what].as_u64() > Some(0), "{what}");
     }
 }
@@ -53,7 +53,15 @@ fn without_the_queues_unique_key_it_reports_lookups() {
     let (code, report) = torture(&["--for", "120s", "--break", "dedupe"]);
     assert_eq!(code, Some(1));
     let said = report["violations"].to_string();
-    assert!(said.contains("looked up") || said.contains("lookups more"), "{report}");
+    assert!(said.contains("looked up") || said.contains("times more"), "{report}");
+}
+
+/// With calls that nobody joins, a plugin is called for everyone who searches.
+#[test]
+fn without_single_flight_it_reports_calls() {
+    let (code, report) = torture(&["--for", "60s", "--break", "single-flight"]);
+    assert_eq!(code, Some(1));
+    assert!(report["violations"].to_string().contains("called for"), "{report}");
 }
 
 /// Without replay, whoever comes late never hears.

@@ -75,6 +75,7 @@ async fn an_entry_changed_by_one_process_is_new_at_once_for_another() {
             value: Json::of(&n),
             lifetimes: Lifetimes { fresh: long, stale: long, keep: long },
             overwrite: Overwrite::Always,
+            told: None,
         };
         writer.put(vec![entry]).await.expect("writes");
         let written = Instant::now();

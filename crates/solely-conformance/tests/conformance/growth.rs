@@ -169,7 +169,7 @@ impl Site {
             "put an entry" => {
                 let lifetimes = Lifetimes { fresh: lock, stale: lock, keep: lock };
                 let (key, value, overwrite) = (EntryKey { space, key }, Json::empty(), Overwrite::Always);
-                let entry = PutEntry { key, value, lifetimes, overwrite };
+                let entry = PutEntry { key, value, lifetimes, overwrite, told: None };
                 self.store.put_entries(vec![entry]).await.expect("puts");
             }
             "read an entry" => {

@@ -192,7 +192,7 @@ impl Lookups {
             owner: job.id.to_string(),
         };
         self.enrich.inner.is_writing(key.clone(), written);
-        let entry = PutEntry { key, value, lifetimes, overwrite };
+        let entry = PutEntry { key, value, lifetimes, overwrite, told: None };
         Done { effect: Effect::PutEntries(vec![entry]), events: vec![told], ..Done::default() }
     }
 }

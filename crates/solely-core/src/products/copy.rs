@@ -1,5 +1,5 @@
 //! How the copies of catalogues look in Redis: `products:APP:HASH` holds `{"products":[…],"updatedAt",…}`, and
-//! `products:APP:HASH:lock` and `…:jobLock` stand beside it.
+//! `products:APP:HASH:lastUpdated`, `…:lock` and `…:jobLock` stand beside it.
 
 use std::sync::Arc;
 
@@ -38,6 +38,10 @@ impl Form for CatalogueForm {
     /// A hash has so many digits, and what stands beside a copy has a longer name.
     fn names(&self) -> String {
         format!("products:*:{}", "?".repeat(HASH_DIGITS))
+    }
+
+    fn beside(&self, name: &str) -> Option<String> {
+        Some(format!("{name}:lastUpdated"))
     }
 
     fn write(&self, entry: &Entry) -> String {

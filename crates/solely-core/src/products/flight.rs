@@ -13,16 +13,19 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use tokio::sync::watch;
 
+use super::app::App;
 use super::catalogue::Catalogue;
 use super::plugin::{Brought, PluginCall};
-use super::search::{App, Inner, Shelved};
-use super::{failure_key, lock_name};
+use super::system::{Inner, Shelved};
+use super::{failure_key, lock_name, subject};
 use crate::bus::Topic;
 use crate::cache::{Age, Entry, EntryKey, Lifetimes, Overwrite, Put, PutEntry};
 use crate::error::StoreError;
+use crate::event::NewEvent;
+use crate::fault::Guard;
 use crate::id::LeaseId;
 use crate::json::Json;
-use crate::lease::keep::{Begun, Kept};
+use crate::lease::keep::Begun;
 use crate::lease::{Holder, LeaseRequest};
 use crate::limits;
 use crate::upstream::{CallError, UpstreamError};
@@ -69,7 +72,7 @@ impl Inner {
     /// Joins the flight of a key, or starts one.
     pub(super) fn fly(self: &Arc<Self>, app: &Arc<App>, key: &EntryKey, call: PluginCall) -> Landing {
         let mut flights = self.flights();
-        if let Some(landing) = flights.get(key) {
+        if let Some(landing) = flights.get(key).filter(|_| self.guards.hold(Guard::SingleFlight)) {
             return landing.clone();
         }
         let (lands, landing) = watch::channel(None);
@@ -93,7 +96,8 @@ impl Inner {
         lands: &watch::Sender<Option<Outcome>>,
     ) -> Outcome {
         let (before, lock) = match self.look(key).await {
-            Ok(before) => (before, lock_name(key)),
+            Ok(before) if self.guards.hold(Guard::SingleFlight) => (before, lock_name(key)),
+            Ok(before) => (before, format!("{}:{}", lock_name(key), LeaseId::random())),
             Err(error) => return Outcome::Store(error),
         };
         let kept = loop {
@@ -140,7 +144,8 @@ impl Inner {
             () = kept.lost().cancelled() => return Outcome::Lost,
         };
         app.counted.call_seconds.observe(began.elapsed().as_secs_f64());
-        let outcome = self.land(app, key, &kept, now, answer).await.unwrap_or_else(Outcome::Store);
+        let flown = Flown { request_id: &call.request_id, fence: kept.lease().fence, took: began.elapsed() };
+        let outcome = self.land(app, key, &flown, now, answer).await.unwrap_or_else(Outcome::Store);
         let counted = match &outcome {
             Outcome::Cached(_) => Some(0),
             Outcome::Kept { .. } => Some(1),
@@ -180,11 +185,11 @@ impl Inner {
         &self,
         app: &App,
         key: &EntryKey,
-        kept: &Kept,
+        flown: &Flown<'_>,
         now: Looked,
         answer: Result<Brought, CallError<UpstreamError>>,
     ) -> Result<Outcome, StoreError> {
-        let overwrite = Overwrite::Above(kept.lease().fence);
+        let overwrite = Overwrite::Above(flown.fence);
         let failures = now.failure.as_ref().and_then(Failed::of).map_or(0, |failed| failed.failures);
         let brought = match answer {
             Ok(brought) => brought,
@@ -195,8 +200,9 @@ impl Inner {
                     stale: failed.retry_after,
                     keep: failed.retry_after + FAILURES_REMEMBERED,
                 };
-                let entry =
-                    PutEntry { key: failure_key(key), value: Json::of(&failed), lifetimes, overwrite };
+                let told = flown.told(key, "products_call_failed").reason(failed.error.clone());
+                let (key, value, told) = (failure_key(key), Json::of(&failed), Some(told));
+                let entry = PutEntry { key, value, lifetimes, overwrite, told };
                 self.cache.put(vec![entry]).await?;
                 return Ok(Outcome::Failed(failed));
             }
@@ -204,12 +210,16 @@ impl Inner {
         let cached = now.entry.filter(|entry| entry.age != Age::Gone).and_then(|entry| self.shelve(&entry));
         let poor = brought.partial || brought.catalogue.is_empty();
         if let Some(cached) = cached.filter(|cached| poor && !cached.catalogue.is_empty()) {
+            let told = flown.told(key, "products_kept").reason("the answer was empty or partial");
+            self.jobs.store().append(vec![told]).await?;
             return Ok(Outcome::Kept { brought: Arc::new(brought.catalogue), cached });
         }
         let life = if poor { app.settings.empty_ttl } else { app.settings.ttl };
         let lifetimes = Lifetimes { fresh: life, stale: life, keep: life };
         let value = Json::from_stored(format!("{{\"products\":{}}}", brought.catalogue.text()));
-        let mut entries = vec![PutEntry { key: key.clone(), value, lifetimes, overwrite }];
+        let outcome = if poor { "empty or partial" } else { "whole" };
+        let told = Some(flown.told(key, "products_cached").outcome(outcome));
+        let mut entries = vec![PutEntry { key: key.clone(), value, lifetimes, overwrite, told }];
         if failures > 0 {
             let lifetimes = Lifetimes { fresh: Duration::ZERO, stale: Duration::ZERO, keep: Duration::ZERO };
             let none = Json::of(&Failed {
@@ -218,7 +228,7 @@ impl Inner {
                 failures: 0,
                 retry_after: Duration::ZERO,
             });
-            entries.push(PutEntry { key: failure_key(key), value: none, lifetimes, overwrite });
+            entries.push(PutEntry { key: failure_key(key), value: none, lifetimes, overwrite, told: None });
         }
         let put = self.cache.put(entries).await?;
         if let Some(Put::Outdated { .. }) = put.first() {
@@ -238,6 +248,23 @@ struct UnderWay<'a> {
 impl Drop for UnderWay<'_> {
     fn drop(&mut self) {
         self.inner.flights().remove(self.key);
+    }
+}
+
+/// A call that has been answered.
+struct Flown<'a> {
+    /// The request that it was made for.
+    request_id: &'a str,
+    fence: u64,
+    took: Duration,
+}
+
+impl Flown<'_> {
+    /// An event about the catalogue that was called for.
+    fn told(&self, key: &EntryKey, event: &str) -> NewEvent {
+        let details = Json::of(&serde_json::json!({"fence": self.fence, "tookMs": self.took.as_millis()}));
+        let told = NewEvent::new(subject(key), event).details(details);
+        NewEvent { request_id: Some(self.request_id.to_owned()), ..told }
     }
 }
 

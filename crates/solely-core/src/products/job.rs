@@ -8,9 +8,8 @@ use serde_json::{Map, Value};
 
 use super::flight::Outcome;
 use super::plugin::PluginCall;
-use super::search::Inner;
+use super::system::Inner;
 use crate::cache::EntryKey;
-use crate::event::NewEvent;
 use crate::worker::{Delivery, Done, Failure, Handler};
 
 /// What a refresh needs. It holds the token, and is dropped when it is done.
@@ -62,20 +61,10 @@ impl Handler for Refreshes {
         };
         let mut landing = self.inner.fly(app, &key, call);
         let outcome = landing.wait_for(Option::is_some).await.ok().and_then(|landed| landed.clone());
-        let told = |event: &str| NewEvent::new(format!("{}:{}", key.space, key.key), event);
         match outcome {
-            Some(Outcome::Cached(_)) => {
-                Ok(Done { events: vec![told("products_refreshed")], ..Done::default() })
-            }
-            Some(Outcome::Kept { .. }) => {
-                let kept = told("products_refresh_kept").reason("the answer was empty or partial");
-                Ok(Done { events: vec![kept], ..Done::default() })
-            }
-            // The key is left alone for its backoff; then whoever finds it stale queues another.
-            Some(Outcome::Failed(failed)) => {
-                let failed = told("products_refresh_failed").reason(failed.error);
-                Ok(Done { events: vec![failed], ..Done::default() })
-            }
+            // Told by the flight. After a failure the key is left alone for its backoff; then whoever finds it stale
+            // queues another.
+            Some(Outcome::Cached(_) | Outcome::Kept { .. } | Outcome::Failed(_)) => Ok(Done::default()),
             Some(Outcome::Store(error)) => Err(Failure::transient(error.to_string())),
             Some(Outcome::Lost) | None => Err(Failure::transient("the call was lost")),
         }

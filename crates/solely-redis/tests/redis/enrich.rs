@@ -88,6 +88,7 @@ async fn a_request_costs_two_round_trips_at_most() {
         value: Json::of(&resolved),
         lifetimes: Lifetimes { fresh: long, stale: long, keep: long },
         overwrite: Overwrite::Always,
+        told: None,
     };
     here.cache.put(ids.iter().map(entry).collect()).await.expect("writes");
     let last = entry_key("wolt", "p9");

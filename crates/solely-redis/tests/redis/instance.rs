@@ -104,6 +104,7 @@ pub(crate) fn entry(name: &str, value: u64) -> PutEntry {
         value: Json::of(&value),
         lifetimes: Lifetimes { fresh: long, stale: long, keep: long },
         overwrite: Overwrite::Always,
+        told: None,
     }
 }
 

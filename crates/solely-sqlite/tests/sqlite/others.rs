@@ -19,6 +19,7 @@ fn entry(value: u32) -> PutEntry {
         value: Json::of(&value),
         lifetimes: Lifetimes { fresh: long, stale: long, keep: long },
         overwrite: Overwrite::Always,
+        told: None,
     }
 }
 
