@@ -12,6 +12,7 @@ mod feeds;
 mod jobs;
 mod leases;
 mod million;
+mod products;
 mod report;
 mod start;
 
@@ -25,7 +26,7 @@ use report::Report;
 /// Measures solely beside the limits of what it stands on.
 #[derive(Parser)]
 struct Args {
-    /// What to measure: jobs, leases, feeds, million, enrich-http, enrich-redis, enrich-misses, sockets, start. Everything if none is named.
+    /// What to measure: jobs, leases, feeds, million, enrich-http, enrich-redis, enrich-misses, sockets, products, start. Everything if none is named.
     names: Vec<String>,
     /// Fewer, shorter rounds: a look, not a measurement.
     #[arg(long)]
@@ -59,6 +60,11 @@ fn main() -> Result<()> {
     {
         return runtime.block_on(enrich::bare_axum(port.parse()?));
     }
+    if let [caller, store, redis, url] = args.names.as_slice()
+        && caller == "products-caller"
+    {
+        return runtime.block_on(products::caller(store, redis, url));
+    }
     let mut report = Report::new(scale.rounds);
     if wanted("jobs") {
         runtime.block_on(jobs::run(&mut report, scale))?;
@@ -84,6 +90,9 @@ fn main() -> Result<()> {
     }
     if wanted("sockets") {
         runtime.block_on(enrich::sockets(&mut report, &enrich::binary(args.solely.as_deref())?))?;
+    }
+    if wanted("products") {
+        runtime.block_on(products::run(&mut report, scale))?;
     }
     if wanted("start") {
         runtime.block_on(start::run(&mut report, scale, args.solely.as_deref()))?;

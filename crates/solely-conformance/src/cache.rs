@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use solely_core::cache::{Age, ChangeCursor, Changes, Entry, EntryKey, Lifetimes, Overwrite, Put, PutEntry};
+use solely_core::event::NewEvent;
 use solely_core::{Json, Timestamp};
 
 use crate::World;
@@ -23,8 +24,16 @@ fn entry(name: &str, value: u32, overwrite: Overwrite) -> PutEntry {
     }
 }
 
-async fn put(world: &World, entry: PutEntry) -> Put {
-    world.store().put_entries(vec![entry]).await.expect("writes")[0]
+async fn put(world: &World, entry: PutEntry) -> Result<u64, u64> {
+    judged(world.store().put_entries(vec![entry]).await.expect("writes")[0])
+}
+
+/// The version of what is stored; that of what was there before is an error.
+pub(crate) fn judged(put: Put) -> Result<u64, u64> {
+    match put {
+        Put::Stored { version, .. } => Ok(version),
+        Put::Outdated { version } => Err(version),
+    }
 }
 
 async fn get(world: &World, name: &str) -> Option<Entry> {
@@ -38,7 +47,7 @@ async fn age_after(world: &World, wait: Duration) -> Option<Age> {
 
 /// Fresh, stale, gone but kept, not there: on the store's clock.
 pub async fn an_entry_has_three_ages(world: World) {
-    put(&world, entry("a", 1, Overwrite::Always)).await;
+    put(&world, entry("a", 1, Overwrite::Always)).await.expect("is stored");
     assert_eq!(age_after(&world, secs(9)).await, Some(Age::Fresh));
     assert_eq!(age_after(&world, secs(2)).await, Some(Age::Stale));
     assert_eq!(age_after(&world, secs(10)).await, Some(Age::Gone));
@@ -47,8 +56,8 @@ pub async fn an_entry_has_three_ages(world: World) {
 
 /// What was written is read back, in the order asked for.
 pub async fn entries_are_read_in_the_order_asked_for(world: World) {
-    put(&world, entry("a", 1, Overwrite::Always)).await;
-    put(&world, entry("b", 2, Overwrite::Always)).await;
+    put(&world, entry("a", 1, Overwrite::Always)).await.expect("is stored");
+    put(&world, entry("b", 2, Overwrite::Always)).await.expect("is stored");
     let found = world.store().entries(vec![key("b"), key("absent"), key("a")]).await.expect("reads");
     let values: Vec<Option<u32>> = found
         .iter()
@@ -59,31 +68,48 @@ pub async fn entries_are_read_in_the_order_asked_for(world: World) {
 
 /// A plain write replaces what is there, and its version grows.
 pub async fn a_plain_write_replaces_and_its_version_grows(world: World) {
-    assert_eq!(put(&world, entry("a", 1, Overwrite::Always)).await, Put::Stored { version: 1 });
-    assert_eq!(put(&world, entry("a", 2, Overwrite::Always)).await, Put::Stored { version: 2 });
+    assert_eq!(put(&world, entry("a", 1, Overwrite::Always)).await, Ok(1));
+    assert_eq!(put(&world, entry("a", 2, Overwrite::Always)).await, Ok(2));
     assert_eq!(get(&world, "a").await.expect("is there").value, Json::of(&2));
 }
 
 /// A late answer never overwrites a newer one.
 pub async fn a_write_needs_a_higher_version(world: World) {
-    assert_eq!(put(&world, entry("a", 1, Overwrite::Above(7))).await, Put::Stored { version: 7 });
-    assert_eq!(put(&world, entry("a", 2, Overwrite::Above(6))).await, Put::Outdated { version: 7 });
-    assert_eq!(put(&world, entry("a", 3, Overwrite::Above(7))).await, Put::Outdated { version: 7 });
-    assert_eq!(put(&world, entry("a", 4, Overwrite::Above(8))).await, Put::Stored { version: 8 });
+    assert_eq!(put(&world, entry("a", 1, Overwrite::Above(7))).await, Ok(7));
+    assert_eq!(put(&world, entry("a", 2, Overwrite::Above(6))).await, Err(7));
+    assert_eq!(put(&world, entry("a", 3, Overwrite::Above(7))).await, Err(7));
+    assert_eq!(put(&world, entry("a", 4, Overwrite::Above(8))).await, Ok(8));
     assert_eq!(get(&world, "a").await.expect("is there").value, Json::of(&4));
 }
 
 /// The entries of one write are judged one by one.
 pub async fn entries_of_one_write_are_judged_one_by_one(world: World) {
-    put(&world, entry("a", 1, Overwrite::Above(7))).await;
+    put(&world, entry("a", 1, Overwrite::Above(7))).await.expect("is stored");
     let entries = vec![entry("a", 2, Overwrite::Above(1)), entry("b", 2, Overwrite::Above(1))];
     let outcomes = world.store().put_entries(entries).await.expect("writes");
-    assert_eq!(outcomes, [Put::Outdated { version: 7 }, Put::Stored { version: 1 }]);
+    assert_eq!(outcomes.iter().map(|put| judged(*put)).collect::<Vec<_>>(), [Err(7), Ok(1)]);
+    let Put::Stored { updated_at, .. } = outcomes[1] else { panic!("{outcomes:?}") };
+    assert_eq!(get(&world, "b").await.map(|entry| entry.updated_at), Some(updated_at));
+}
+
+/// What is told of an entry is told with its being stored, and not otherwise.
+pub async fn what_is_told_of_an_entry_is_told_if_it_is_stored(world: World) {
+    let told = |name: &str, version: u64| {
+        let told = NewEvent::new(format!("entry:{name}"), "written").outcome(version.to_string());
+        PutEntry { told: Some(told), ..entry(name, 1, Overwrite::Above(version)) }
+    };
+    world.store().put_entries(vec![told("b", 5), told("a", 5)]).await.expect("writes");
+    world.store().put_entries(vec![told("a", 4), told("b", 6)]).await.expect("writes");
+    let events = async |name: &str| -> Vec<String> {
+        let found = world.store().timeline(format!("entry:{name}"), None, 10).await.expect("reads");
+        found.into_iter().filter_map(|event| event.told.outcome).collect()
+    };
+    assert_eq!((events("a").await, events("b").await), (vec!["5".into()], vec!["5".into(), "6".into()]));
 }
 
 /// Forgotten is not there.
 pub async fn a_forgotten_entry_is_not_there(world: World) {
-    put(&world, entry("a", 1, Overwrite::Always)).await;
+    put(&world, entry("a", 1, Overwrite::Always)).await.expect("is stored");
     assert!(world.store().forget_entry(key("a"), Duration::ZERO, None).await.expect("forgets").is_some());
     assert_eq!(world.store().forget_entry(key("a"), Duration::ZERO, None).await.expect("forgets"), None);
     assert_eq!(get(&world, "a").await, None);
@@ -91,14 +117,14 @@ pub async fn a_forgotten_entry_is_not_there(world: World) {
 
 /// Spaces keep apart what has the same key.
 pub async fn spaces_are_apart(world: World) {
-    put(&world, entry("a", 1, Overwrite::Always)).await;
+    put(&world, entry("a", 1, Overwrite::Always)).await.expect("is stored");
     let other = world.store().entries(vec![EntryKey::new("other", "a")]).await.expect("reads");
     assert_eq!(other, [None]);
 }
 
 /// Entries survive a restart.
 pub async fn entries_survive_a_restart(mut world: World) {
-    put(&world, entry("a", 1, Overwrite::Always)).await;
+    put(&world, entry("a", 1, Overwrite::Always)).await.expect("is stored");
     world.restart().await;
     assert_eq!(get(&world, "a").await.expect("is there").value, Json::of(&1));
 }
@@ -118,7 +144,7 @@ pub async fn a_later_write_has_a_later_time(world: World) {
             assert!(forgotten > last);
             last = forgotten;
         }
-        put(&world, entry("a", n, Overwrite::Always)).await;
+        put(&world, entry("a", n, Overwrite::Always)).await.expect("is stored");
         let updated_at = get(&world, "a").await.expect("is there").updated_at;
         assert!(updated_at > last);
         last = updated_at;
@@ -135,10 +161,10 @@ fn since(at: Timestamp) -> ChangeCursor {
 
 /// What was written and what was forgotten, in order of time, page by page.
 pub async fn changes_are_read_in_order(world: World) {
-    put(&world, entry("before", 1, Overwrite::Always)).await;
+    put(&world, entry("before", 1, Overwrite::Always)).await.expect("is stored");
     let start = get(&world, "before").await.expect("is there").updated_at;
     for name in ["c", "a", "b", "d"] {
-        put(&world, entry(name, 1, Overwrite::Always)).await;
+        put(&world, entry(name, 1, Overwrite::Always)).await.expect("is stored");
         world.advance(Duration::from_millis(1));
     }
     world.store().forget_entry(key("a"), Duration::ZERO, None).await.expect("forgets").expect("was there");

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::join_all;
-use solely_core::cache::{Age, EntryKey, Lifetimes, Overwrite, Put, PutEntry};
+use solely_core::cache::{Age, EntryKey, Lifetimes, Overwrite, PutEntry};
 use solely_core::enrich::{
     Ask, Asked, AskingRequest, NewWait, TOLD_BYTES_MAX, Told, ToldPlace, Waits, entry_key, queue, request_key,
 };
@@ -14,6 +14,7 @@ use solely_core::queue::JobFilter;
 use solely_core::{Json, Store};
 
 use crate::World;
+use crate::cache::judged;
 
 const HOUR: Duration = Duration::from_secs(3_600);
 
@@ -172,13 +173,14 @@ pub async fn an_ask_may_be_run_again(world: World) {
 /// What failed replaces nothing that may be served.
 pub async fn a_write_may_replace_only_what_is_gone(world: World) {
     let store = world.store();
-    let put = async |overwrite| store.put_entries(vec![found("a", overwrite)]).await.expect("writes")[0];
-    assert_eq!(put(Overwrite::IfGone).await, Put::Stored { version: 1 });
-    assert_eq!(put(Overwrite::IfGone).await, Put::Outdated { version: 1 });
+    let put =
+        async |overwrite| judged(store.put_entries(vec![found("a", overwrite)]).await.expect("writes")[0]);
+    assert_eq!(put(Overwrite::IfGone).await, Ok(1));
+    assert_eq!(put(Overwrite::IfGone).await, Err(1));
     world.advance(HOUR);
-    assert_eq!(put(Overwrite::IfGone).await, Put::Stored { version: 2 }, "it had ended");
+    assert_eq!(put(Overwrite::IfGone).await, Ok(2), "it had ended");
     store.forget_entry(entry_key("wolt", "a"), HOUR, None).await.expect("forgets").expect("was there");
-    assert_eq!(put(Overwrite::IfGone).await, Put::Stored { version: 3 }, "it was forgotten");
+    assert_eq!(put(Overwrite::IfGone).await, Ok(3), "it was forgotten");
 }
 
 /// What was forgotten, or has ended, is kept for those who were told of it.

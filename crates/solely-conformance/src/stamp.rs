@@ -24,6 +24,7 @@ macro_rules! stamp {
                 a_plain_write_replaces_and_its_version_grows,
                 a_write_needs_a_higher_version,
                 entries_of_one_write_are_judged_one_by_one,
+                what_is_told_of_an_entry_is_told_if_it_is_stored,
                 a_forgotten_entry_is_not_there,
                 spaces_are_apart,
                 entries_survive_a_restart,

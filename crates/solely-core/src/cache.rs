@@ -151,6 +151,8 @@ pub enum Put {
     Stored {
         /// The version it has now.
         version: u64,
+        /// When it was written.
+        updated_at: Timestamp,
     },
     /// A write with this or a higher version was there before; nothing changed.
     Outdated {

@@ -40,11 +40,6 @@ impl Json {
         (*self.0).to_owned()
     }
 
-    /// Whether both are copies of one text, which costs nothing to know.
-    pub fn is_same(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.0, &other.0)
-    }
-
     /// The value it holds.
     pub fn parse<T: DeserializeOwned>(&self) -> Result<T, serde_json::Error> {
         serde_json::from_str(&self.0)

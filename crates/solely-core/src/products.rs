@@ -17,6 +17,7 @@ mod copy;
 pub mod filter;
 mod flight;
 mod job;
+mod look;
 pub mod plugin;
 pub mod search;
 mod system;

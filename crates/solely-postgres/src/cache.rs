@@ -26,12 +26,9 @@ impl CacheStore for PostgresStore {
     }
 
     async fn put_entries(&self, entries: Vec<PutEntry>) -> Result<Vec<Put>, StoreError> {
-        transact!(self.work, |tx| async {
-            let now = tx.now().await?;
-            put_all(tx, &entries, now).await
-        }
-        .await)
+        transact!(self.work, |tx| async { put_all(tx, &entries, None).await }.await)
     }
+
     async fn forget_entry(
         &self,
         key: EntryKey,
@@ -159,8 +156,13 @@ fn entry_of(found: &Row, key: EntryKey, now: Timestamp) -> Entry {
     }
 }
 
-/// Writes entries in the order of their keys; answers in the order given.
-pub(crate) async fn put_all(tx: &Tx<'_>, entries: &[PutEntry], now: Timestamp) -> Result<Vec<Put>, Error> {
+/// Writes entries in the order of their keys, now or at an instant that was looked at before; answers in the
+/// order given.
+pub(crate) async fn put_all(
+    tx: &Tx<'_>,
+    entries: &[PutEntry],
+    now: Option<Timestamp>,
+) -> Result<Vec<Put>, Error> {
     let mut order: Vec<usize> = (0..entries.len()).collect();
     order.sort_by(|&a, &b| (&entries[a].key, a).cmp(&(&entries[b].key, b)));
     let column = |of: fn(&PutEntry) -> &str| order.iter().map(|&n| of(&entries[n])).collect::<Vec<&str>>();
@@ -170,9 +172,12 @@ pub(crate) async fn put_all(tx: &Tx<'_>, entries: &[PutEntry], now: Timestamp) -
         Overwrite::Above(version) => Some(signed(version)),
         Overwrite::IfGone => Some(-1),
     };
+    let told = |of: fn(&NewEvent) -> Option<&str>| {
+        order.iter().map(|&n| entries[n].told.as_ref().and_then(of)).collect::<Vec<Option<&str>>>()
+    };
     let rows = tx
         .query(
-            "SELECT * FROM solely_put_entries($1, $2, $3, $4, $5, $6, $7, $8)",
+            "SELECT * FROM solely_put_told($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16)",
             &[
                 &column(|entry| &entry.key.space),
                 &column(|entry| &entry.key.key),
@@ -181,20 +186,25 @@ pub(crate) async fn put_all(tx: &Tx<'_>, entries: &[PutEntry], now: Timestamp) -
                 &number(|entry| millis(entry.lifetimes.fresh)),
                 &number(|entry| millis(entry.lifetimes.stale)),
                 &number(|entry| millis(entry.lifetimes.keep)),
-                &now.as_millis(),
+                &now.map(Timestamp::as_millis),
+                &tx.offset_ms(),
+                &told(|told| Some(&told.subject)),
+                &told(|told| Some(&told.event)),
+                &told(|told| told.outcome.as_deref()),
+                &told(|told| told.reason.as_deref()),
+                &told(|told| told.request_id.as_deref()),
+                &told(|told| Some(told.details.as_str())),
+                &told(|told| told.topic.as_deref()),
             ],
         )
         .await?;
     let mut outcomes = vec![Put::Outdated { version: 0 }; entries.len()];
     for row in &rows {
         let version = row::unsigned(row, 2);
-        let outcome = if row.get(1) { Put::Stored { version } } else { Put::Outdated { version } };
+        let updated_at = row::time(row, 3);
+        let outcome =
+            if row.get(1) { Put::Stored { version, updated_at } } else { Put::Outdated { version } };
         outcomes[order[row::place(row, 0)]] = outcome;
-    }
-    let stored = entries.iter().zip(&outcomes).filter(|(_, outcome)| matches!(outcome, Put::Stored { .. }));
-    let told: Vec<NewEvent> = stored.filter_map(|(entry, _)| entry.told.clone()).collect();
-    if !told.is_empty() {
-        event::insert(tx, &told, now).await?;
     }
     Ok(outcomes)
 }

@@ -211,7 +211,7 @@ async fn apply(tx: &Tx<'_>, effect: &Effect, now: Timestamp) -> Result<bool, Err
     match effect {
         Effect::None => Ok(true),
         Effect::PutEntries(entries) => {
-            let outcomes = cache::put_all(tx, entries, now).await?;
+            let outcomes = cache::put_all(tx, entries, Some(now)).await?;
             Ok(outcomes.is_empty() || outcomes.iter().any(|put| matches!(put, Put::Stored { .. })))
         }
         Effect::Feed(step) => feed::take(tx, step, now).await,

@@ -24,6 +24,7 @@ const STEPS: &[Step] = &[
     Step { name: "access", sql: include_str!("migrations/0004_access.sql"), oldest_compatible: 1 },
     Step { name: "runs", sql: include_str!("migrations/0005_runs.sql"), oldest_compatible: 1 },
     Step { name: "waits", sql: include_str!("migrations/0006_waits.sql"), oldest_compatible: 1 },
+    Step { name: "told", sql: include_str!("migrations/0007_told.sql"), oldest_compatible: 1 },
 ];
 
 /// The version that this program was made for.

@@ -135,7 +135,7 @@ pub(crate) fn put(tx: &Tx<'_>, entry: &PutEntry) -> Result<Put, Error> {
                 updated_at = max(excluded.updated_at, updated_at + 1), fresh_until = excluded.fresh_until,
                 stale_until = excluded.stale_until, keep_until = excluded.keep_until
           WHERE (?4 IS NULL OR ?4 > version) AND (NOT ?9 OR stale_until <= ?5)
-         RETURNING version",
+         RETURNING version, updated_at",
     )?;
     let version = match entry.overwrite {
         Overwrite::Always | Overwrite::IfGone => None,
@@ -153,11 +153,13 @@ pub(crate) fn put(tx: &Tx<'_>, entry: &PutEntry) -> Result<Put, Error> {
         ends(entry.lifetimes.keep),
         entry.overwrite == Overwrite::IfGone,
     ];
-    if let Some(version) = put.query_row(values, |found| row::unsigned(found, 0)).optional()? {
+    let stored =
+        put.query_row(values, |found| Ok((row::unsigned(found, 0)?, row::time(found, 1)?))).optional()?;
+    if let Some((version, updated_at)) = stored {
         if let Some(told) = &entry.told {
             event::insert(tx, told)?;
         }
-        return Ok(Put::Stored { version });
+        return Ok(Put::Stored { version, updated_at });
     }
     let mut stored = tx.conn.prepare_cached("SELECT version FROM entries WHERE space = ?1 AND key = ?2")?;
     let version = stored.query_row((&entry.key.space, &entry.key.key), |found| row::unsigned(found, 0))?;

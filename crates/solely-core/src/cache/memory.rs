@@ -5,6 +5,7 @@
 //! asked for before the change, or is older than it, is not taken in again however late it
 //! arrives. When changes may have been missed everything is dropped.
 
+use std::any::Any;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -26,10 +27,38 @@ pub enum Source {
     Copies,
 }
 
+#[derive(Clone)]
 struct Slot {
     entry: Entry,
     asked: Instant,
     trusted_until: Instant,
+    made: Option<Made>,
+}
+
+/// What a reader has made of an entry, and how large that is.
+#[derive(Clone)]
+struct Made {
+    thing: Arc<dyn Any + Send + Sync>,
+    bytes: usize,
+}
+
+/// A copy that can be trusted, looked at where it is.
+pub struct Remembered {
+    slot: Arc<Slot>,
+    /// The instant of the store's clock that it is looked at.
+    pub as_of: Timestamp,
+}
+
+impl Remembered {
+    /// The entry as it was when it was read.
+    pub fn entry(&self) -> &Entry {
+        &self.slot.entry
+    }
+
+    /// What was made of it, and kept by [`Memory::keep_made`].
+    pub fn made<T: Any + Send + Sync>(&self) -> Option<Arc<T>> {
+        self.slot.made.as_ref()?.thing.clone().downcast().ok()
+    }
 }
 
 /// Changes that were heard of.
@@ -63,6 +92,7 @@ impl Memory {
     pub fn new(guards: Guards) -> Self {
         let weight = |key: &EntryKey, slot: &Arc<Slot>| {
             let bytes = key.space.len() + 2 * key.key.len() + slot.entry.value.as_str().len() + OVERHEAD;
+            let bytes = bytes + slot.made.as_ref().map_or(0, |made| made.bytes);
             u32::try_from(bytes).unwrap_or(u32::MAX)
         };
         let slots = Cache::builder().weigher(weight).max_capacity(limits::MEMORY_BYTES).build();
@@ -74,6 +104,30 @@ impl Memory {
         let (slot, now) = (self.slots.get(key)?, Instant::now());
         let trusted = now < slot.trusted_until || !self.guards.hold(Guard::MemoryTrust);
         Some((slot.entry.after(now.saturating_duration_since(slot.asked)), trusted))
+    }
+
+    /// The copy of a key where it is, if it can be trusted.
+    pub fn remembered(&self, key: &EntryKey) -> Option<Remembered> {
+        let (slot, now) = (self.slots.get(key)?, Instant::now());
+        let trusted = now < slot.trusted_until || !self.guards.hold(Guard::MemoryTrust);
+        let as_of = slot.entry.as_of.plus(now.saturating_duration_since(slot.asked));
+        trusted.then_some(Remembered { slot, as_of })
+    }
+
+    /// Keeps what a reader has made of a copy, for as long as the copy is kept.
+    pub fn keep_made(
+        &self,
+        key: &EntryKey,
+        of: &Remembered,
+        thing: Arc<dyn Any + Send + Sync>,
+        bytes: usize,
+    ) {
+        // Under the lock of those who drop copies: what was dropped does not come back.
+        let _recent = self.recent();
+        if self.slots.get(key).is_some_and(|slot| Arc::ptr_eq(&slot, &of.slot)) {
+            let made = Some(Made { thing, bytes });
+            self.slots.insert(key.clone(), Arc::new(Slot { made, ..(*of.slot).clone() }));
+        }
     }
 
     /// Takes in what was asked for at an instant. False if it is from before a change.
@@ -92,7 +146,7 @@ impl Memory {
             Source::Store => limits::MEMORY_TRUST,
             Source::Copies => limits::MEMORY_TRUST.saturating_sub(limits::COPIES_TRUST),
         };
-        let slot = Slot { entry: entry.clone(), asked, trusted_until: asked + trust };
+        let slot = Slot { entry: entry.clone(), asked, trusted_until: asked + trust, made: None };
         self.slots.insert(entry.key.clone(), Arc::new(slot));
         true
     }
@@ -214,6 +268,23 @@ mod tests {
     }
 
     const MOMENT: Duration = Duration::from_millis(1);
+
+    /// What was made of a copy is kept with it, and gone with it; of one that is gone nothing is kept.
+    #[tokio::test(start_paused = true)]
+    async fn what_is_made_of_a_copy_lives_as_long() {
+        let memory = Memory::new(Guards::all());
+        let made = || memory.remembered(&key()).and_then(|found| found.made::<u64>()).map(|made| *made);
+        memory.put(&entry(1), Source::Store, Instant::now());
+        let first = memory.remembered(&key()).expect("is trusted");
+        memory.keep_made(&key(), &first, Arc::new(7_u64), 8);
+        assert_eq!(made(), Some(7));
+        tokio::time::advance(MOMENT).await;
+        memory.changed(&key(), Some(Timestamp::from_millis(2)));
+        memory.keep_made(&key(), &first, Arc::new(8_u64), 8);
+        assert_eq!(made(), None);
+        memory.put(&entry(2), Source::Store, Instant::now());
+        assert_eq!(made(), None);
+    }
 
     async fn trust_ends(guards: Guards) -> Option<i64> {
         let memory = Memory::new(guards);

@@ -10,6 +10,7 @@
 //! companion's copies are trusted only while someone makes them follow the store's list of
 //! changes, and memory is trusted for a bounded time.
 
+use std::any::Any;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
@@ -17,7 +18,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use super::memory::{Memory, Source};
+use super::memory::{Memory, Remembered, Source};
 use super::{Change, Entry, EntryKey, Put, PutEntry};
 use crate::bus::{Bus, ChangeListener, Note};
 use crate::clock::Timestamp;
@@ -122,6 +123,18 @@ impl Cache {
         inner.bus.tell_changes_to(listener);
         tokio::spawn(tell_all(Arc::downgrade(&inner)));
         Self { inner }
+    }
+
+    /// What memory has of a key, if it can be trusted.
+    pub fn remembered(&self, key: &EntryKey) -> Option<Remembered> {
+        let found = self.inner.memory.remembered(key)?;
+        self.inner.metrics.memory_read();
+        Some(found)
+    }
+
+    /// Keeps what was made of it for as long as memory has it.
+    pub fn keep_made(&self, key: &EntryKey, of: &Remembered, made: Arc<dyn Any + Send + Sync>, bytes: usize) {
+        self.inner.memory.keep_made(key, of, made, bytes);
     }
 
     /// The entries of these keys, in order.

@@ -34,9 +34,9 @@ use crate::upstream::{CallError, UpstreamError};
 #[derive(Clone, Debug)]
 pub(super) enum Outcome {
     /// With a catalogue that is cached.
-    Cached(Shelved),
+    Cached(Arc<Shelved>),
     /// With an answer that is not kept: empty or partial, and there is a better one, which was written then.
-    Kept { brought: Arc<Catalogue>, cached: Shelved },
+    Kept { brought: Arc<Catalogue>, cached: Arc<Shelved> },
     /// With a failure.
     Failed(Failed),
     /// The store could not be asked.
@@ -65,22 +65,37 @@ pub(super) struct Stored<'a> {
     pub(super) products: &'a RawValue,
 }
 
+/// Why there is a flight.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Why {
+    /// Nothing was to be served a moment ago: whatever is there by now is news.
+    Nothing,
+    /// What is there is to be had anew: only what is newer is news.
+    Anew,
+}
+
 /// What waits for a flight.
 pub(super) type Landing = watch::Receiver<Option<Outcome>>;
 
 impl Inner {
     /// Joins the flight of a key, or starts one.
-    pub(super) fn fly(self: &Arc<Self>, app: &Arc<App>, key: &EntryKey, call: PluginCall) -> Landing {
+    pub(super) fn fly(
+        self: &Arc<Self>,
+        app: &Arc<App>,
+        key: &EntryKey,
+        call: PluginCall,
+        why: Why,
+    ) -> Landing {
         let mut flights = self.flights();
-        if let Some(landing) = flights.get(key).filter(|_| self.guards.hold(Guard::SingleFlight)) {
+        if let Some((landing, _)) = flights.get(key).filter(|_| self.guards.hold(Guard::SingleFlight)) {
             return landing.clone();
         }
         let (lands, landing) = watch::channel(None);
-        flights.insert(key.clone(), landing.clone());
+        flights.insert(key.clone(), (landing.clone(), why));
         let (inner, app, key) = (self.clone(), app.clone(), key.clone());
         tokio::spawn(async move {
             let under_way = UnderWay { inner: &inner, key: &key };
-            let outcome = inner.flight(&app, &key, &call, &lands).await;
+            let outcome = inner.flight(&app, &key, &call, why, &lands).await;
             // Whoever comes from here on starts another.
             drop(under_way);
             lands.send_replace(Some(outcome));
@@ -88,18 +103,30 @@ impl Inner {
         landing
     }
 
+    /// Whether a call is under way in this process because there was nothing.
+    pub(super) fn calls_for_nothing(&self, key: &EntryKey) -> bool {
+        self.flights().get(key).is_some_and(|(_, why)| *why == Why::Nothing)
+    }
+
     async fn flight(
         &self,
         app: &App,
         key: &EntryKey,
         call: &PluginCall,
+        why: Why,
         lands: &watch::Sender<Option<Outcome>>,
     ) -> Outcome {
-        let (before, lock) = match self.look(key).await {
-            Ok(before) if self.guards.hold(Guard::SingleFlight) => (before, lock_name(key)),
-            Ok(before) => (before, format!("{}:{}", lock_name(key), LeaseId::random())),
-            Err(error) => return Outcome::Store(error),
+        let before = match why {
+            Why::Nothing => Looked::default(),
+            Why::Anew => match self.look(key).await {
+                Ok(before) => before,
+                Err(error) => return Outcome::Store(error),
+            },
         };
+        let mut lock = lock_name(key);
+        if !self.guards.hold(Guard::SingleFlight) {
+            lock = format!("{lock}:{}", LeaseId::random());
+        }
         let kept = loop {
             let mut listener = self.jobs.bus().listen(Topic::Lease(&lock));
             let request = LeaseRequest {
@@ -154,6 +181,8 @@ impl Inner {
         };
         if let Some(nth) = counted {
             app.counted.calls[nth].inc();
+            // Those who wait elsewhere need not wait for the lease's end.
+            self.jobs.bus().wake(Topic::Lease(&lock));
         }
         outcome
     }
@@ -231,9 +260,12 @@ impl Inner {
             entries.push(PutEntry { key: failure_key(key), value: none, lifetimes, overwrite, told: None });
         }
         let put = self.cache.put(entries).await?;
-        if let Some(Put::Outdated { .. }) = put.first() {
-            tracing::info!(app = app.name, "a late answer replaces nothing");
+        if let Some(Put::Stored { version, updated_at }) = put.first() {
+            let (catalogue, stale_until) = (Arc::new(brought.catalogue), updated_at.plus(life));
+            let shelved = Shelved { catalogue, version: *version, updated_at: *updated_at, stale_until };
+            return Ok(Outcome::Cached(self.put_on_shelf(key, shelved)));
         }
+        tracing::info!(app = app.name, "a late answer replaces nothing");
         let entry = self.look(key).await?.entry.and_then(|entry| self.shelve(&entry));
         Ok(entry.map_or(Outcome::Lost, Outcome::Cached))
     }
@@ -269,7 +301,7 @@ impl Flown<'_> {
 }
 
 /// See [`Inner::look`].
-#[derive(Clone)]
+#[derive(Clone, Default)]
 struct Looked {
     entry: Option<Entry>,
     failure: Option<Entry>,

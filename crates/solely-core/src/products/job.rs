@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::flight::Outcome;
+use super::flight::{Outcome, Why};
 use super::plugin::PluginCall;
 use super::system::Inner;
 use crate::cache::EntryKey;
@@ -59,7 +59,7 @@ impl Handler for Refreshes {
             request_id: refresh.request_id,
             trace: job.trace.clone(),
         };
-        let mut landing = self.inner.fly(app, &key, call);
+        let mut landing = self.inner.fly(app, &key, call, Why::Anew);
         let outcome = landing.wait_for(Option::is_some).await.ok().and_then(|landed| landed.clone());
         match outcome {
             // Told by the flight. After a failure the key is left alone for its backoff; then whoever finds it stale

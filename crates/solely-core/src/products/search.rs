@@ -8,12 +8,13 @@ use serde_json::{Map, Value};
 
 use super::app::App;
 use super::catalogue::Catalogue;
-use super::flight::{Failed, Outcome};
+use super::flight::{Failed, Outcome, Why};
 use super::job::Refresh;
+use super::look::{Cached, Seen};
 use super::plugin::PluginCall;
 use super::system::{Inner, Products, Shelved};
 use super::{KeyOf, QUEUE, entry_key, failure_key, job_lock_name, lock_name};
-use crate::cache::{Age, Entry, EntryKey};
+use crate::cache::{Age, EntryKey};
 use crate::clock::Timestamp;
 use crate::companion::Hinted;
 use crate::error::StoreError;
@@ -109,30 +110,30 @@ impl Products {
         let key = key_of(app, operation, &search);
         let never = search.token.get("doNotCallPluginForProducts").and_then(Value::as_bool);
         if never.unwrap_or(app.settings.do_not_call) && !search.force {
-            let found = self.inner.read(&key).await?;
-            return Ok(match found.as_ref().and_then(|entry| self.inner.shelve(entry)) {
-                Some(shelved) => Answer::of(&shelved, State::CacheOnly),
-                None => Answer::nothing(),
+            return Ok(match self.inner.see(&key).await? {
+                Seen::Cached(cached) => Answer::of(&cached.shelved, State::CacheOnly),
+                Seen::Failed(_) | Seen::Nothing => Answer::nothing(),
             });
         }
         if search.force {
             return self.inner.fetch(app, &key, call(operation, search), State::Refreshed).await;
         }
-        let entry = self.inner.read(&key).await?;
-        let Some(shelved) = entry.as_ref().and_then(|entry| self.inner.shelve(entry)) else {
-            if let Some(Failed { error, retry_after, .. }) = self.inner.failure(&key).await? {
+        let Cached { shelved, as_of } = match self.inner.see(&key).await? {
+            Seen::Cached(cached) => cached,
+            Seen::Failed(Failed { error, retry_after, .. }) => {
                 return Err(SearchError::Failed { error, timed_out: false, retry_after });
             }
-            return self.inner.fetch(app, &key, call(operation, search), State::Filled).await;
+            Seen::Nothing => {
+                return self.inner.fetch(app, &key, call(operation, search), State::Filled).await;
+            }
         };
-        let (as_of, version) = entry.map_or((shelved.updated_at, 0), |entry| (entry.as_of, entry.version));
         let ttr =
             search.token.get("ttr").and_then(Value::as_u64).map_or(app.settings.ttr, Duration::from_secs);
         if as_of.since(shelved.updated_at) <= ttr {
             return Ok(Answer::of(&shelved, State::Fresh));
         }
         let mut answer = Answer::of(&shelved, State::Stale);
-        match self.inner.refresh(app, &key, version, call(operation, search)).await {
+        match self.inner.refresh(app, &key, shelved.version, call(operation, search)).await {
             Ok(Queued::Yes) => answer.refresh_queued = true,
             Ok(Queued::No) => {}
             Ok(Queued::LeftAlone(error)) => answer.error = Some(error),
@@ -152,15 +153,10 @@ enum Queued {
 }
 
 impl Inner {
-    /// What may be served of a key.
-    pub(super) async fn read(&self, key: &EntryKey) -> Result<Option<Entry>, StoreError> {
-        let found = self.cache.read(vec![key.clone()]).await?.into_iter().next().flatten();
-        Ok(found.filter(|entry| entry.age != Age::Gone))
-    }
-
     /// Why a key is left alone, if it is.
     async fn failure(&self, key: &EntryKey) -> Result<Option<Failed>, StoreError> {
-        let failure = self.read(&failure_key(key)).await?;
+        let found = self.cache.read(vec![failure_key(key)]).await?.into_iter().next().flatten();
+        let failure = found.filter(|entry| entry.age != Age::Gone);
         Ok(failure.as_ref().and_then(Failed::of).filter(|failed| failed.failures > 0))
     }
 
@@ -172,7 +168,8 @@ impl Inner {
         call: PluginCall,
         state: State,
     ) -> Result<Answer, SearchError> {
-        let mut landing = self.fly(app, key, call);
+        let why = if state == State::Filled { Why::Nothing } else { Why::Anew };
+        let mut landing = self.fly(app, key, call, why);
         let landed = tokio::time::timeout(app.settings.wait, landing.wait_for(Option::is_some)).await;
         let outcome = match landed {
             Ok(Ok(outcome)) => outcome.clone(),

@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use super::app::App;
 use super::catalogue::Catalogue;
-use super::flight::{Landing, Stored};
+use super::flight::{Landing, Stored, Why};
 use super::job::Refreshes;
+use super::look::{Looks, Seen};
 use super::search::{Search, SearchError, key_of, operation};
 use super::{QUEUE, subject};
 use crate::cache::{Cache, Entry, EntryKey, Lifetimes, Overwrite, PutEntry};
@@ -50,19 +51,28 @@ pub(super) struct Inner {
     pub(super) process: ProcessId,
     pub(super) guards: Guards,
     pub(super) apps: BTreeMap<String, Arc<App>>,
-    flights: Mutex<HashMap<EntryKey, Landing>>,
+    flights: Mutex<HashMap<EntryKey, (Landing, Why)>>,
     /// Catalogues that are parsed.
-    shelf: moka::sync::Cache<EntryKey, Shelved>,
+    shelf: moka::sync::Cache<EntryKey, Arc<Shelved>>,
+    pub(super) looks: Looks,
     /// Keys whose refresh was queued a short while ago, and until when.
     pub(super) job_locks: moka::sync::Cache<EntryKey, tokio::time::Instant>,
 }
 
-/// A catalogue that is parsed, with the text that it was parsed from.
-#[derive(Clone, Debug)]
+/// A catalogue that is parsed, and which writing of it this is.
+#[derive(Debug)]
 pub(super) struct Shelved {
-    text: Json,
     pub(super) catalogue: Arc<Catalogue>,
+    pub(super) version: u64,
     pub(super) updated_at: Timestamp,
+    pub(super) stale_until: Timestamp,
+}
+
+impl Shelved {
+    /// Whether this is what an entry holds. Of two writings of one entry the later has the later time.
+    fn is(&self, entry: &Entry) -> bool {
+        self.updated_at == entry.updated_at && self.version == entry.version
+    }
 }
 
 /// Bytes of parsed catalogues that a process remembers.
@@ -74,8 +84,8 @@ impl Products {
     /// products of these apps.
     pub fn new(parts: ProductsParts, apps: Vec<App>) -> Self {
         let ProductsParts { jobs, cache, leases, companion, process } = parts;
-        let weight = |_: &EntryKey, shelved: &Shelved| {
-            u32::try_from(shelved.catalogue.size() + shelved.text.as_str().len()).unwrap_or(u32::MAX)
+        let weight = |_: &EntryKey, shelved: &Arc<Shelved>| {
+            u32::try_from(shelved.catalogue.size()).unwrap_or(u32::MAX)
         };
         let inner = Inner {
             jobs,
@@ -86,6 +96,7 @@ impl Products {
             guards: Guards::from_env(),
             apps: apps.into_iter().map(|app| (app.name.clone(), Arc::new(app))).collect(),
             flights: Mutex::default(),
+            looks: Looks::default(),
             shelf: moka::sync::Cache::builder().max_capacity(SHELF_BYTES).weigher(weight).build(),
             job_locks: moka::sync::Cache::builder()
                 .max_capacity(JOB_LOCKS)
@@ -131,8 +142,10 @@ impl Products {
     ) -> Result<(), SearchError> {
         let operation = operation(app, search.operation.as_deref())?;
         let key = key_of(app, operation, search);
-        let cached = self.inner.read(&key).await?.and_then(|entry| self.inner.shelve(&entry));
-        if products.is_empty() && cached.is_some_and(|cached| !cached.catalogue.is_empty()) {
+        if products.is_empty()
+            && let Seen::Cached(cached) = self.inner.see(&key).await?
+            && !cached.shelved.catalogue.is_empty()
+        {
             return Ok(());
         }
         let fence = self.inner.fence(&key).await?;
@@ -152,21 +165,25 @@ impl Products {
 }
 
 impl Inner {
-    pub(super) fn flights(&self) -> MutexGuard<'_, HashMap<EntryKey, Landing>> {
+    pub(super) fn flights(&self) -> MutexGuard<'_, HashMap<EntryKey, (Landing, Why)>> {
         self.flights.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The catalogue of an entry, parsed once.
-    pub(super) fn shelve(&self, entry: &Entry) -> Option<Shelved> {
-        if let Some(shelved) = self.shelf.get(&entry.key).filter(|shelved| shelved.text.is_same(&entry.value))
-        {
+    pub(super) fn shelve(&self, entry: &Entry) -> Option<Arc<Shelved>> {
+        if let Some(shelved) = self.shelf.get(&entry.key).filter(|shelved| shelved.is(entry)) {
             return Some(shelved);
         }
         let stored: Stored<'_> = serde_json::from_str(entry.value.as_str()).ok()?;
         let catalogue = Arc::new(Catalogue::parse(stored.products.get()).ok()?);
-        let shelved = Shelved { text: entry.value.clone(), catalogue, updated_at: entry.updated_at };
-        self.shelf.insert(entry.key.clone(), shelved.clone());
-        Some(shelved)
+        let (version, updated_at, stale_until) = (entry.version, entry.updated_at, entry.stale_until);
+        Some(self.put_on_shelf(&entry.key, Shelved { catalogue, version, updated_at, stale_until }))
+    }
+
+    pub(super) fn put_on_shelf(&self, key: &EntryKey, shelved: Shelved) -> Arc<Shelved> {
+        let shelved = Arc::new(shelved);
+        self.shelf.insert(key.clone(), shelved.clone());
+        shelved
     }
 
     /// A fence that is above those of all calls that have begun.
