@@ -235,6 +235,35 @@ macro_rules! stamp {
         );
         $crate::stamp_module!(
             $engine,
+            reserve,
+            [
+                a_hold_takes_a_box,
+                one_open_reservation_for_a_user_and_merchant,
+                of_many_who_want_the_last_box_one_has_it,
+                without_the_guard_of_the_count_it_is_oversold,
+                requests_of_one_batch_share_the_stock,
+                refusals_have_an_order,
+                each_reservation_ends_once,
+                of_those_who_end_it_at_once_one_wins,
+                a_lapsed_hold_is_over_before_it_is_swept,
+                the_deadline_itself_is_too_late,
+                lapsed_holds_are_given_back_to_who_wants_them,
+                a_sweep_may_be_larger_than_a_batch,
+                one_request_may_need_many_lapsed_holds,
+                extending_has_bounds,
+                a_no_show_stays_sold,
+                codes_cannot_be_guessed,
+                stock_is_changed,
+                creations_may_be_repeated,
+                a_key_is_decided_once,
+                twins_with_one_key_are_one_reservation,
+                batches_of_two_items_of_one_merchant_go_on,
+                every_attempt_is_told,
+                reservations_are_listed,
+            ]
+        );
+        $crate::stamp_module!(
+            $engine,
             revive,
             [
                 a_dead_job_comes_back_with_all_its_attempts,

@@ -13,6 +13,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 use crate::feed::End;
 use crate::limits;
+use crate::reserve::HoldTimes;
 use crate::store::Retention;
 use crate::upstream::Rate;
 
@@ -36,6 +37,8 @@ pub struct Config {
     pub enrich: EnrichConfig,
     /// Product searches.
     pub products: ProductsConfig,
+    /// Boxes that are reserved.
+    pub reserve: ReserveConfig,
     /// Sources that are copied.
     pub feed: FeedConfig,
 }
@@ -146,6 +149,79 @@ impl Default for RedisConfig {
     fn default() -> Self {
         let two_seconds = Span(Duration::from_secs(2));
         Self { url: String::new(), connect_timeout: two_seconds, command_timeout: two_seconds, retries: 2 }
+    }
+}
+
+/// Boxes that are reserved.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct ReserveConfig {
+    /// How long a hold lasts that does not say.
+    pub hold_ttl: Span,
+    /// The shortest that a request may ask for,
+    pub hold_ttl_min: Span,
+    /// and the longest, also with extensions.
+    pub hold_ttl_max: Span,
+    /// How long an offer to someone who waits lasts.
+    pub offer_ttl: Span,
+    /// How long a lease in Redis outlives its holder.
+    pub lock_ttl: Span,
+    /// How often a request waits for its turn before it is refused.
+    pub lock_retries: u32,
+    /// How long it waits the first time; doubles.
+    pub lock_retry_wait: Span,
+    /// How often holds whose time is over are swept.
+    pub sweep_every: Span,
+    /// Where notifications go; empty: nowhere.
+    pub webhook_url: String,
+    /// What they are signed with; empty: they are not.
+    pub webhook_secret: String,
+}
+
+impl Default for ReserveConfig {
+    fn default() -> Self {
+        let seconds = |seconds: u64| Span(Duration::from_secs(seconds));
+        Self {
+            hold_ttl: seconds(20 * 60),
+            hold_ttl_min: seconds(15 * 60),
+            hold_ttl_max: seconds(30 * 60),
+            offer_ttl: seconds(10 * 60),
+            lock_ttl: seconds(30),
+            lock_retries: 3,
+            lock_retry_wait: seconds(1),
+            sweep_every: seconds(5),
+            webhook_url: String::new(),
+            webhook_secret: String::new(),
+        }
+    }
+}
+
+impl ReserveConfig {
+    /// How long holds last.
+    pub fn times(&self) -> HoldTimes {
+        HoldTimes { usual: self.hold_ttl.0, least: self.hold_ttl_min.0, most: self.hold_ttl_max.0 }
+    }
+
+    /// What is wrong with it, if anything is: the key, and why.
+    pub fn problem(&self) -> Option<(&'static str, String)> {
+        let day = 24 * 3_600;
+        span_within("hold_ttl_min", self.hold_ttl_min, day)
+            .or_else(|| span_within("hold_ttl_max", self.hold_ttl_max, 30 * day))
+            .or_else(|| span_within("offer_ttl", self.offer_ttl, day))
+            .or_else(|| span_within("lock_ttl", self.lock_ttl, 3_600))
+            .or_else(|| span_within("lock_retry_wait", self.lock_retry_wait, 60))
+            .or_else(|| span_within("sweep_every", self.sweep_every, 3_600))
+            .or_else(|| {
+                let within = (self.hold_ttl_min.0..=self.hold_ttl_max.0).contains(&self.hold_ttl.0);
+                (!within).then(|| ("hold_ttl", "is between hold_ttl_min and hold_ttl_max".to_owned()))
+            })
+            .or_else(|| (self.lock_retries > 10).then(|| ("lock_retries", "is at most 10".to_owned())))
+            .or_else(|| {
+                let known =
+                    self.webhook_url.starts_with("http://") || self.webhook_url.starts_with("https://");
+                (!self.webhook_url.is_empty() && !known)
+                    .then(|| ("webhook_url", "is a URL that begins with http:// or https://".to_owned()))
+            })
     }
 }
 

@@ -35,6 +35,8 @@ pub struct NewEvent {
     pub details: Json,
     /// Where it is to be delivered, if anywhere.
     pub topic: Option<String>,
+    /// What else it is about: it is in that subject's timeline, too.
+    pub also: Option<String>,
 }
 
 impl NewEvent {
@@ -48,6 +50,7 @@ impl NewEvent {
             request_id: None,
             details: Json::empty(),
             topic: None,
+            also: None,
         }
     }
 

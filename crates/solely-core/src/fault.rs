@@ -98,13 +98,19 @@ pub enum Guard {
     Replay,
     /// There is one call of a plugin at a time for a catalogue.
     SingleFlight,
+    /// Stock is counted under the merchant's lock, and written only if it is as it was read.
+    Decrement,
+    /// A user has one open reservation at a merchant.
+    OneActive,
+    /// Holds whose time is over are swept. Not a guard: without it they are given back when they are needed.
+    Sweeper,
     /// Lookups are thinned by leases. Not a guard: without it more is asked of the store, and no more.
     Thinning,
 }
 
 impl Guard {
     /// Every guard.
-    pub const ALL: [Self; 18] = [
+    pub const ALL: [Self; 21] = [
         Self::Fence,
         Self::PageTransaction,
         Self::RowsDecide,
@@ -122,6 +128,9 @@ impl Guard {
         Self::Dedupe,
         Self::Replay,
         Self::SingleFlight,
+        Self::Decrement,
+        Self::OneActive,
+        Self::Sweeper,
         Self::Thinning,
     ];
 
@@ -145,6 +154,9 @@ impl Guard {
             Self::Dedupe => "dedupe",
             Self::Replay => "replay",
             Self::SingleFlight => "single-flight",
+            Self::Decrement => "decrement",
+            Self::OneActive => "one-active",
+            Self::Sweeper => "sweeper",
             Self::Thinning => "thinning",
         }
     }

@@ -51,6 +51,10 @@ id!(
     RunId
 );
 id!(
+    /// A reservation. Ids made by one process grow.
+    ReservationId
+);
+id!(
     /// A lease. It proves ownership, so all of it but the time is random.
     LeaseId
 );
@@ -83,6 +87,19 @@ impl RunId {
     /// A new id, greater than every earlier one of this process.
     pub fn new() -> Self {
         Self(Uuid::now_v7())
+    }
+}
+
+impl ReservationId {
+    /// A new id, greater than every earlier one of this process.
+    pub fn new() -> Self {
+        Self(Uuid::now_v7())
+    }
+}
+
+impl Default for ReservationId {
+    fn default() -> Self {
+        Self::new()
     }
 }
 

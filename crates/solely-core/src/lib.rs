@@ -12,6 +12,7 @@
 //! | [`companion`] | copies, hints and wake-ups beside the store | nothing in it does |
 //! | [`enrich`] | provider links of places, looked up once | the place's entry, the live job |
 //! | [`products`] | catalogues of slow plugins, fetched once | the entry, by the fence of the flight |
+//! | [`reserve`] | boxes held, paid, collected, given back | the inventory's row, under the merchant's lock |
 //! | [`feed`] | a paginated source copied one page per message | the partition's row |
 //! | [`commit`] | claim → effect → settle as one value, one transaction | the engine |
 //!
@@ -43,6 +44,7 @@ pub mod liveness;
 pub mod metrics;
 pub mod products;
 pub mod queue;
+pub mod reserve;
 pub mod store;
 pub mod upkeep;
 pub mod upstream;
@@ -51,6 +53,6 @@ pub mod worker;
 pub use clock::{Clock, Timestamp};
 pub use commit::{Commit, Effect, Settled, Verdict};
 pub use error::StoreError;
-pub use id::{JobId, LeaseId, ProcessId, RunId};
+pub use id::{JobId, LeaseId, ProcessId, ReservationId, RunId};
 pub use json::Json;
 pub use store::Store;

@@ -49,6 +49,8 @@ pub const RESCUE_EVERY: Duration = Duration::from_secs(1);
 pub const RESCUE_LOCK: Duration = Duration::from_secs(30);
 /// Between two rounds of pruning.
 pub const PRUNE_EVERY: Duration = Duration::from_secs(30);
+/// How long what was decided for an idempotency key is remembered.
+pub const IDEMPOTENCY_KEYS_KEPT: Duration = Duration::from_secs(24 * 60 * 60);
 /// Rows that one pruning transaction may delete, per table.
 pub const PRUNE_BATCH: u32 = 500;
 

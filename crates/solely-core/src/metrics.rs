@@ -1,5 +1,7 @@
 //! Metrics, with a registry of their own: library users and parallel tests have theirs.
 
+mod reserve;
+
 use std::collections::HashSet;
 use std::time::Duration;
 
@@ -9,6 +11,8 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
+
+pub use reserve::ReserveMetrics;
 
 use crate::alert::Share;
 use crate::error::StoreError;
@@ -181,6 +185,8 @@ pub struct Metrics {
     lease_wait_seconds: Histogram,
     pruned: Counter,
     upkeep_failures: Counter,
+    /// Of reserve.
+    pub reserve: ReserveMetrics,
     cache_reads: Family<TierLabel, Counter>,
     memory_reads: Counter,
     redis_up: Gauge,
@@ -246,6 +252,7 @@ impl Metrics {
             lease_wait_seconds: seconds(),
             pruned: Counter::default(),
             upkeep_failures: Counter::default(),
+            reserve: ReserveMetrics::default(),
             cache_reads: Family::default(),
             memory_reads: Counter::default(),
             redis_up: Gauge::default(),
@@ -322,6 +329,7 @@ impl Metrics {
 
     fn register_copies(&mut self) {
         let r = self.registry.sub_registry_with_prefix("solely");
+        self.reserve.register(r);
         r.register("cache_reads", "Entries read, by the tier that had to answer", self.cache_reads.clone());
         r.register("redis_up", "1 while Redis answers and its copies are trusted", self.redis_up.clone());
         r.register("redis_calls", "Round trips to Redis, by outcome", self.redis_calls.clone());

@@ -17,6 +17,7 @@ use crate::lease::LeaseStore;
 use crate::limits;
 use crate::liveness::LivenessStore;
 use crate::queue::QueueStore;
+use crate::reserve::ReserveStore;
 use crate::upstream::UpstreamStore;
 
 /// How long finished things are kept.
@@ -70,6 +71,7 @@ pub trait Store:
     + AccessStore
     + FeedStore
     + EnrichStore
+    + ReserveStore
 {
     /// The engine's name: `sqlite`, `postgres`.
     fn kind(&self) -> &'static str;

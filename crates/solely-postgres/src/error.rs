@@ -32,13 +32,23 @@ pub(crate) fn is_shutdown(error: &Error) -> bool {
     error.code().is_some_and(|code| ends.contains(code))
 }
 
-/// Whether the transaction may simply be run again. A lease's key that was not there, or had
-/// ended, can turn up only by a renewal that was under way.
+/// Rows that another may have written since they were looked for: of leases, only by a renewal that was under way.
+const COME_FIRST: [&str; 6] = [
+    "leases_pkey",
+    "merchants_pkey",
+    "box_types_pkey",
+    "inventory_pkey",
+    "reservations_open",
+    "idempotency_keys_pkey",
+];
+
+/// Whether the transaction may simply be run again.
 pub(crate) fn is_collision(error: &Error) -> bool {
     let collisions = [SqlState::T_R_DEADLOCK_DETECTED, SqlState::T_R_SERIALIZATION_FAILURE];
-    let lease_came_first = || {
+    let came_first = || {
         let constraint = error.as_db_error().and_then(tokio_postgres::error::DbError::constraint);
-        error.code() == Some(&SqlState::UNIQUE_VIOLATION) && constraint == Some("leases_pkey")
+        error.code() == Some(&SqlState::UNIQUE_VIOLATION)
+            && constraint.is_some_and(|constraint| COME_FIRST.contains(&constraint))
     };
-    error.code().is_some_and(|code| collisions.contains(code)) || lease_came_first()
+    error.code().is_some_and(|code| collisions.contains(code)) || came_first()
 }

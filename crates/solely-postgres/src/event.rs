@@ -7,7 +7,7 @@ use solely_core::{Json, StoreError};
 use tokio_postgres::{Error, Row};
 
 use crate::row;
-use crate::transaction::transact;
+use crate::transaction::{Write, transact};
 use crate::{PostgresStore, Tx};
 
 #[async_trait]
@@ -27,7 +27,11 @@ impl EventStore for PostgresStore {
         limit: u32,
     ) -> Result<Vec<Event>, StoreError> {
         let after = after.map_or(0, |id| id.0);
-        let sql = format!("SELECT {COLUMNS} FROM events WHERE subject = $1 AND id > $2 ORDER BY id LIMIT $3");
+        // Each by its own index.
+        let of = |column| {
+            format!("(SELECT {COLUMNS} FROM events WHERE {column} = $1 AND id > $2 ORDER BY id LIMIT $3)")
+        };
+        let sql = format!("{} UNION ALL {} ORDER BY id LIMIT $3", of("subject"), of("also"));
         let rows = self.read(&sql, &[&subject, &after, &i64::from(limit)]).await?;
         Ok(rows.iter().map(event).collect())
     }
@@ -39,7 +43,7 @@ impl EventStore for PostgresStore {
     }
 }
 
-const COLUMNS: &str = "id, at, subject, event, outcome, reason, request_id, details, topic";
+const COLUMNS: &str = "id, at, subject, event, outcome, reason, request_id, details, topic, also";
 
 fn event(found: &Row) -> Event {
     Event {
@@ -53,37 +57,47 @@ fn event(found: &Row) -> Event {
             request_id: found.get(6),
             details: Json::from_stored(found.get(7)),
             topic: found.get(8),
+            also: found.get(9),
         },
     }
 }
 
 /// Writes events in the transaction of what they tell of: one statement for all.
 pub(crate) async fn insert(tx: &Tx<'_>, events: &[NewEvent], now: Timestamp) -> Result<(), Error> {
-    if events.is_empty() {
-        return Ok(());
+    match insertion(events, now) {
+        Some(write) => tx.write_in_a_row(vec![write]).await,
+        None => Ok(()),
     }
-    let column = |of: fn(&NewEvent) -> &str| events.iter().map(of).collect::<Vec<&str>>();
-    let maybe = |of: fn(&NewEvent) -> Option<&str>| events.iter().map(of).collect::<Vec<Option<&str>>>();
-    tx.execute(
-        "INSERT INTO events (at, subject, event, outcome, reason, request_id, details, topic)
-         SELECT $1::bigint, subject, event, outcome, reason, request_id, details, topic
-           FROM unnest($2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::text[])
+}
+
+/// The statement that writes events; none if there are none.
+pub(crate) fn insertion(events: &[NewEvent], now: Timestamp) -> Option<Write<'_>> {
+    if events.is_empty() {
+        return None;
+    }
+    let column = |of: fn(&NewEvent) -> &str| Box::new(events.iter().map(of).collect::<Vec<&str>>());
+    let maybe =
+        |of: fn(&NewEvent) -> Option<&str>| Box::new(events.iter().map(of).collect::<Vec<Option<&str>>>());
+    let sql = "INSERT INTO events (at, subject, event, outcome, reason, request_id, details, topic, also)
+         SELECT $1::bigint, subject, event, outcome, reason, request_id, details, topic, also
+           FROM unnest($2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::text[], $9::text[])
                 WITH ORDINALITY
-                AS told (subject, event, outcome, reason, request_id, details, topic, place)
-          ORDER BY place",
-        &[
-            &now.as_millis(),
-            &column(|told| &told.subject),
-            &column(|told| &told.event),
-            &maybe(|told| told.outcome.as_deref()),
-            &maybe(|told| told.reason.as_deref()),
-            &maybe(|told| told.request_id.as_deref()),
-            &column(|told| told.details.as_str()),
-            &maybe(|told| told.topic.as_deref()),
+                AS told (subject, event, outcome, reason, request_id, details, topic, also, place)
+          ORDER BY place";
+    Some(Write {
+        sql: sql.to_owned(),
+        values: vec![
+            Box::new(now.as_millis()),
+            column(|told| &told.subject),
+            column(|told| &told.event),
+            maybe(|told| told.outcome.as_deref()),
+            maybe(|told| told.reason.as_deref()),
+            maybe(|told| told.request_id.as_deref()),
+            column(|told| told.details.as_str()),
+            maybe(|told| told.topic.as_deref()),
+            maybe(|told| told.also.as_deref()),
         ],
-    )
-    .await
-    .map(drop)
+    })
 }
 
 /// Takes delivered events out of the outbox; they stay in the timeline.

@@ -24,6 +24,7 @@ mod lease;
 mod liveness;
 mod migrate;
 mod queue;
+mod reserve;
 mod row;
 mod tls;
 mod transaction;

@@ -25,6 +25,7 @@ const STEPS: &[Step] = &[
     Step { name: "runs", sql: include_str!("migrations/0005_runs.sql"), oldest_compatible: 1 },
     Step { name: "waits", sql: include_str!("migrations/0006_waits.sql"), oldest_compatible: 1 },
     Step { name: "told", sql: include_str!("migrations/0007_told.sql"), oldest_compatible: 1 },
+    Step { name: "reserve", sql: include_str!("migrations/0008_reserve.sql"), oldest_compatible: 1 },
 ];
 
 /// The version that this program was made for.

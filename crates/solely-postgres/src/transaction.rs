@@ -20,6 +20,18 @@ use crate::error::{is_collision, is_lost, store_error};
 /// Parameters of a statement.
 pub(crate) type Values<'a> = &'a [&'a (dyn ToSql + Sync)];
 
+/// A statement and its values.
+pub(crate) struct Write<'a> {
+    pub(crate) sql: String,
+    pub(crate) values: Vec<Box<dyn ToSql + Sync + Send + 'a>>,
+}
+
+impl Write<'_> {
+    fn values(&self) -> Vec<&(dyn ToSql + Sync)> {
+        self.values.iter().map(|value| &**value as &(dyn ToSql + Sync)).collect()
+    }
+}
+
 /// The answers to BEGIN and to the question for the transaction's id. They are on their way while
 /// the first statement is.
 type Opening<'a> = Pin<Box<dyn Future<Output = Result<String, Error>> + Send + 'a>>;
@@ -91,6 +103,32 @@ impl<'a> Tx<'a> {
         let first = self.client.prepare_cached(first).await?;
         let then = self.client.prepare_cached(then).await?;
         futures::try_join!(self.client.query(&first, values), self.client.query_one(&then, then_values))
+    }
+
+    /// The rows of prepared statements that run one after the other and are sent without waiting for each other's answers:
+    /// one round trip, once they are known to the connection.
+    pub(crate) async fn in_a_row(&self, statements: &[(&str, Values<'_>)]) -> Result<Vec<Vec<Row>>, Error> {
+        // All of them first: one that has yet to be prepared would be sent behind the others.
+        let mut prepared = Vec::with_capacity(statements.len());
+        for (sql, _) in statements {
+            prepared.push(self.client.prepare_cached(sql).await?);
+        }
+        let sent = prepared
+            .iter()
+            .zip(statements)
+            .map(|(prepared, (_, values))| self.client.query(prepared, values));
+        futures::future::try_join_all(sent).await
+    }
+
+    /// Runs prepared statements one after the other, in one round trip.
+    pub(crate) async fn write_in_a_row(&self, writes: Vec<Write<'_>>) -> Result<(), Error> {
+        let values: Vec<Vec<&(dyn ToSql + Sync)>> = writes.iter().map(Write::values).collect();
+        let statements: Vec<(&str, Values<'_>)> = writes
+            .iter()
+            .zip(&values)
+            .map(|(write, values)| (write.sql.as_str(), values.as_slice()))
+            .collect();
+        self.in_a_row(&statements).await.map(drop)
     }
 
     /// The one row of a prepared statement, if there is one.

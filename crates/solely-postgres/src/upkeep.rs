@@ -11,7 +11,7 @@ use tokio_postgres::Error;
 use crate::connection::ANSWER_TIMEOUT;
 use crate::row::millis;
 use crate::transaction::transact;
-use crate::{PostgresStore, Tx, bus, feed};
+use crate::{PostgresStore, Tx, bus, feed, reserve};
 
 #[async_trait]
 impl Store for PostgresStore {
@@ -100,6 +100,7 @@ async fn prune(tx: &Tx<'_>, retention: Retention) -> Result<Pruned, Error> {
                 (SELECT key FROM leases WHERE expires_at <= $1 ORDER BY expires_at LIMIT $2 FOR UPDATE SKIP LOCKED)",
             now_ms,
         ),
+        (reserve::PRUNE_KEYS, before(limits::IDEMPOTENCY_KEYS_KEPT)),
     ];
     for (sql, cutoff) in by_time {
         let deleted = tx.execute(sql, &[&cutoff, &batch]).await?;

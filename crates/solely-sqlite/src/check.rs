@@ -24,6 +24,8 @@ const COUNTED: &[(&str, &str)] = &[
     ("runs", "SELECT count(*) FROM run_metadata"),
     ("partitions", "SELECT count(*) FROM partition_progress"),
     ("records", "SELECT count(*) FROM records"),
+    ("inventories", "SELECT count(*) FROM inventory"),
+    ("reservations", "SELECT count(*) FROM reservations"),
 ];
 
 /// A rule, and a query for (subject, message) of whatever breaks it.
@@ -110,6 +112,39 @@ const RULES: &[(&str, &str)] = &[
             AND NOT EXISTS (SELECT 1 FROM jobs
                              WHERE queue = 'work-items' AND live = 1
                                AND key = progress.run_id || ':' || progress.partition_id || ':' || next_offset)",
+    ),
+    (
+        "every box is somewhere",
+        "SELECT id, original || ' boxes, of which ' || (remaining + held + paid + collected + withdrawn) || ' are somewhere'
+           FROM inventory WHERE original <> remaining + held + paid + collected + withdrawn",
+    ),
+    (
+        "stock agrees with its reservations",
+        "SELECT id, held || ' held, ' || paid || ' paid and ' || collected || ' collected by the counters; '
+                || of_held || ', ' || of_paid || ' and ' || of_collected || ' by the reservations'
+           FROM (SELECT inventory.*,
+                        (SELECT coalesce(sum(quantity), 0) FROM reservations AS r
+                          WHERE r.inventory_id = inventory.id AND r.status <= 1 AND r.payment = 0) AS of_held,
+                        (SELECT coalesce(sum(quantity), 0) FROM reservations AS r
+                          WHERE r.inventory_id = inventory.id AND r.status IN (0, 4) AND r.payment = 1) AS of_paid,
+                        (SELECT coalesce(sum(quantity), 0) FROM reservations AS r
+                          WHERE r.inventory_id = inventory.id AND r.status = 2) AS of_collected
+                   FROM inventory) AS item
+          WHERE held <> of_held OR paid <> of_paid OR collected <> of_collected",
+    ),
+    (
+        "one open reservation for a user and merchant",
+        "SELECT merchant_id || ' ' || user_id, count(*) || ' open reservations'
+           FROM reservations WHERE status <= 1 GROUP BY merchant_id, user_id HAVING count(*) > 1",
+    ),
+    (
+        "a reservation's columns agree with its state",
+        "SELECT lower(hex(id)), 'status ' || status || ' and payment ' || payment || ' with times of another'
+           FROM reservations
+          WHERE (completed_at IS NOT NULL) <> (status = 2) OR (cancelled_at IS NOT NULL) <> (status = 3)
+             OR (status = 2 AND payment <> 1) OR (status <> 3 AND payment = 2)
+             OR NOT EXISTS (SELECT 1 FROM inventory WHERE inventory.id = inventory_id
+                                AND inventory.merchant_id = reservations.merchant_id)",
     ),
     (
         "one run of a source at a time",

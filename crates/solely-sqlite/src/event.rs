@@ -22,23 +22,38 @@ impl EventStore for SqliteStore {
         limit: u32,
     ) -> Result<Vec<Event>, StoreError> {
         let after = after.map_or(0, |id| id.0);
-        self.read(move |conn| select(conn, "subject = ?1", &subject, after, limit)).await
+        self.read(move |conn| select(conn, &["subject", "also"], &subject, after, limit)).await
     }
 
     async fn outbox(&self, topic: String, limit: u32) -> Result<Vec<Event>, StoreError> {
-        self.read(move |conn| select(conn, "topic = ?1", &topic, 0, limit)).await
+        self.read(move |conn| select(conn, &["topic"], &topic, 0, limit)).await
     }
 }
 
-fn select(conn: &Connection, which: &str, value: &str, after: i64, limit: u32) -> Result<Vec<Event>, Error> {
-    let mut select = conn.prepare_cached(&format!(
-        "SELECT id, at, subject, event, outcome, reason, request_id, details, topic
-           FROM events
-          WHERE {which} AND id > ?2
-          ORDER BY id
-          LIMIT ?3"
-    ))?;
-    select.query_map((value, after, limit), event)?.collect()
+/// Events of which one of these columns has a value, in order: each column by its own index.
+fn select(
+    conn: &Connection,
+    columns: &[&str],
+    value: &str,
+    after: i64,
+    limit: u32,
+) -> Result<Vec<Event>, Error> {
+    let mut events: Vec<Event> = Vec::new();
+    for column in columns {
+        let mut select = conn.prepare_cached(&format!(
+            "SELECT id, at, subject, event, outcome, reason, request_id, details, topic, also
+               FROM events
+              WHERE {column} = ?1 AND id > ?2
+              ORDER BY id
+              LIMIT ?3"
+        ))?;
+        for found in select.query_map((value, after, limit), event)? {
+            events.push(found?);
+        }
+    }
+    events.sort_by_key(|event| event.id);
+    events.truncate(limit as usize);
+    Ok(events)
 }
 
 fn event(found: &Row<'_>) -> Result<Event, Error> {
@@ -53,6 +68,7 @@ fn event(found: &Row<'_>) -> Result<Event, Error> {
             request_id: found.get(6)?,
             details: Json::from_stored(found.get(7)?),
             topic: found.get(8)?,
+            also: found.get(9)?,
         },
     })
 }
@@ -60,8 +76,8 @@ fn event(found: &Row<'_>) -> Result<Event, Error> {
 /// Writes one event in the transaction of what it tells of.
 pub(crate) fn insert(tx: &Tx<'_>, told: &NewEvent) -> Result<(), Error> {
     let mut insert = tx.conn.prepare_cached(
-        "INSERT INTO events (at, subject, event, outcome, reason, request_id, details, topic)
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
+        "INSERT INTO events (at, subject, event, outcome, reason, request_id, details, topic, also)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)",
     )?;
     let values = params![
         tx.now_ms(),
@@ -72,6 +88,7 @@ pub(crate) fn insert(tx: &Tx<'_>, told: &NewEvent) -> Result<(), Error> {
         told.request_id,
         told.details.as_str(),
         told.topic,
+        told.also,
     ];
     insert.execute(values).map(drop)
 }

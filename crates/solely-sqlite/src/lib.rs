@@ -26,6 +26,7 @@ mod open;
 mod others;
 mod queue;
 mod reader;
+mod reserve;
 mod row;
 mod upkeep;
 mod upstream;

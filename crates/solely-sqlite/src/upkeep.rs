@@ -13,7 +13,7 @@ use solely_core::store::{Pruned, Retention, Store};
 use solely_core::{StoreError, limits};
 
 use crate::writer::Tx;
-use crate::{SqliteStore, feed};
+use crate::{SqliteStore, feed, reserve};
 
 /// Where the walks of pruning stand.
 #[derive(Clone, Debug, Default)]
@@ -88,6 +88,7 @@ fn prune(tx: &Tx<'_>, retention: Retention, mut marks: Marks) -> Result<(Pruned,
                 (SELECT space, key FROM entries WHERE keep_until <= ?1 ORDER BY keep_until LIMIT ?2)",
             tx.now_ms(),
         ),
+        (reserve::PRUNE_KEYS, before(limits::IDEMPOTENCY_KEYS_KEPT)),
     ];
     for (sql, cutoff) in by_time {
         pruned.add(tx.conn.prepare_cached(sql)?.execute(params![cutoff, batch])?);

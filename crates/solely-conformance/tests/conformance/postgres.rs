@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use solely_conformance::{Engine, model_job, model_lease};
+use solely_conformance::{Engine, model_job, model_lease, model_reserve};
 use solely_core::{Clock, Store};
 use solely_postgres::{Options, PostgresStore};
 use solely_testing::fresh_database;
@@ -57,4 +57,9 @@ fn jobs_agree_with_a_plain_model() {
 #[test]
 fn leases_agree_with_a_plain_model() {
     model_lease::leases_agree_with_a_plain_model::<Postgres>(25);
+}
+
+#[test]
+fn stock_agrees_with_a_plain_model() {
+    model_reserve::stock_agrees_with_a_plain_model::<Postgres>(12);
 }

@@ -1,0 +1,107 @@
+//! reserve: boxes held, paid, collected, cancelled, expired. Never one too many, never one lost.
+//!
+//! Everything that changes stock is an [`Operation`]. Those who want boxes of one inventory at the same time are
+//! combined ([`combiner`]): what waits is decided together, in the order of its arrival, each with a verdict of
+//! its own. An engine runs such a batch as one transaction: it locks the merchants, looks at the clock, reads the rows
+//! that the batch needs into [`Books`], has it decided (pure, the same code for every engine), and writes what has
+//! changed, each row only if it is as it was read. A CHECK keeps every box somewhere; a unique index keeps one open
+//! reservation for a user and merchant.
+//!
+//! Time ends a hold when it is over, whether or not anybody has written so: reads judge by the clock, and whoever
+//! needs the boxes gives them back first. The sweeper is housekeeping.
+//!
+//! **If it dies**: before the commit nothing has happened, and nobody was told anything else. After it, the
+//! reservation is there under the id that was made beforehand, and a repeated request with the same key is answered as
+//! the first one was: the key is a row of the same transaction.
+
+mod books;
+pub mod combiner;
+mod decide;
+mod model;
+mod operation;
+pub mod pricing;
+mod system;
+pub mod window;
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+
+pub use books::{Books, Wanted};
+pub use decide::{Rules, Told, ToldOf, UNITS_MAX, subject_of, subject_of_item, told_of};
+pub use model::{
+    BoxType, HoldTimes, Inventory, InventoryStatus, InventoryView, Merchant, PaymentStatus, Reservation,
+    ReservationInner, ReservationStatus,
+};
+pub use operation::{
+    Change, Decided, IdempotencyKey, NewInventory, NewReservation, Operation, Refusal, Request, Verdict,
+};
+pub use system::{Reserve, ReserveError, ReserveParts, pickup_code};
+
+use crate::clock::Timestamp;
+use crate::error::StoreError;
+use crate::id::ReservationId;
+
+/// Which inventories.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct InventoryFilter {
+    /// This one.
+    pub id: Option<String>,
+    /// Those of a merchant.
+    pub merchant_id: Option<String>,
+    /// Those of which this can be said now.
+    pub status: Option<InventoryStatus>,
+    /// Those behind this one.
+    pub after: Option<String>,
+    /// So many at most.
+    pub limit: u32,
+}
+
+/// Which reservations.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ReservationFilter {
+    /// This one.
+    pub id: Option<ReservationId>,
+    /// Those of a user.
+    pub user_id: Option<String>,
+    /// Those at a merchant.
+    pub merchant_id: Option<String>,
+    /// Those that stand so now.
+    pub status: Option<ReservationStatus>,
+    /// Those made after this one.
+    pub after: Option<ReservationId>,
+    /// So many at most.
+    pub limit: u32,
+}
+
+/// Reservations whose time is over, and nobody has written so.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Lapsed {
+    /// The oldest of them.
+    pub ids: Vec<ReservationId>,
+    /// Since when the oldest of all is over.
+    pub since: Option<Timestamp>,
+    /// When it is.
+    pub now: Timestamp,
+}
+
+/// The transitions of stock.
+#[async_trait]
+pub trait ReserveStore: Send + Sync {
+    /// Decides requests in their order, as one transaction, and answers in it. An error is everyone's, and nothing was
+    /// changed, unless it is [`StoreError::Unknown`].
+    async fn decide(
+        &self,
+        requests: Arc<Vec<Request>>,
+        rules: Arc<Rules>,
+    ) -> Result<Vec<Decided>, StoreError>;
+
+    /// Inventories in the order of their ids, as they are now.
+    async fn inventories(&self, filter: InventoryFilter) -> Result<Vec<InventoryView>, StoreError>;
+
+    /// Reservations in the order they were made, judged by the clock.
+    async fn reservations(&self, filter: ReservationFilter) -> Result<Vec<Reservation>, StoreError>;
+
+    /// Reservations whose time is over, the oldest first.
+    async fn lapsed(&self, limit: u32) -> Result<Lapsed, StoreError>;
+}

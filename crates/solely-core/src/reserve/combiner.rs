@@ -1,0 +1,244 @@
+//! Combining: those who wait for one inventory are decided together.
+//!
+//! Each line (an inventory) has one drainer while someone is in it: it takes what is there, runs it, answers everyone,
+//! and takes what has come meanwhile. No timer: who is alone is decided at once. A request can be withdrawn until its
+//! batch is sealed; from then on its outcome is waited for, because it may have happened.
+
+use std::collections::{HashMap, VecDeque};
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+
+use super::operation::{Decided, Request};
+use crate::error::StoreError;
+
+/// Requests of one batch.
+pub const BATCH_MAX: usize = 256;
+/// Requests that wait in one process; one more is refused.
+pub const WAITING_MAX: usize = 16_384;
+
+/// What runs a batch of a line.
+pub type Run = Box<dyn Fn(Arc<str>, Vec<Request>) -> Running + Send + Sync>;
+type Running = Pin<Box<dyn Future<Output = Result<Vec<Decided>, StoreError>> + Send>>;
+
+/// Why a request has no verdict.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NotDecided {
+    /// Its turn did not come in time. Nothing has happened, and nothing will.
+    NotInTime,
+    /// The store could not say.
+    Store(StoreError),
+}
+
+const WAITS: u8 = 0;
+const SEALED: u8 = 1;
+const WITHDRAWN: u8 = 2;
+
+struct Waiting {
+    request: Request,
+    stage: Arc<AtomicU8>,
+    caller: oneshot::Sender<Result<Decided, StoreError>>,
+}
+
+/// The lines of one process. Clones share them.
+#[derive(Clone)]
+pub struct Combiner(Arc<Inner>);
+
+struct Inner {
+    lines: Mutex<HashMap<Arc<str>, VecDeque<Waiting>>>,
+    waiting: AtomicUsize,
+    run: Run,
+}
+
+impl Combiner {
+    /// Lines whose batches are run by this.
+    pub fn new(run: Run) -> Self {
+        Self(Arc::new(Inner { lines: Mutex::default(), waiting: AtomicUsize::new(0), run }))
+    }
+
+    /// Requests that wait.
+    pub fn waiting(&self) -> usize {
+        self.0.waiting.load(Ordering::Relaxed)
+    }
+
+    /// Waits in a line for a verdict; at most so long for its turn.
+    pub async fn submit(
+        &self,
+        line: &str,
+        request: Request,
+        patience: Duration,
+    ) -> Result<Decided, NotDecided> {
+        if self.waiting() >= WAITING_MAX {
+            return Err(NotDecided::NotInTime);
+        }
+        let (caller, mut answer) = oneshot::channel();
+        let stage = Arc::new(AtomicU8::new(WAITS));
+        // Whoever leaves before the batch is sealed has asked for nothing.
+        let _withdraws = Withdraws(stage.clone());
+        self.0.join(line, Waiting { request, stage: stage.clone(), caller });
+        let answered = match tokio::time::timeout(patience, &mut answer).await {
+            Ok(answered) => answered,
+            Err(_) if withdraw(&stage) => return Err(NotDecided::NotInTime),
+            Err(_) => answer.await,
+        };
+        let lost = || Err(StoreError::Unknown("the batch was lost".to_owned()));
+        answered.unwrap_or_else(|_| lost()).map_err(NotDecided::Store)
+    }
+}
+
+/// Withdraws a request when its caller leaves.
+struct Withdraws(Arc<AtomicU8>);
+
+impl Drop for Withdraws {
+    fn drop(&mut self) {
+        withdraw(&self.0);
+    }
+}
+
+fn withdraw(stage: &AtomicU8) -> bool {
+    stage.compare_exchange(WAITS, WITHDRAWN, Ordering::AcqRel, Ordering::Acquire).is_ok()
+}
+
+impl Inner {
+    fn lines(&self) -> MutexGuard<'_, HashMap<Arc<str>, VecDeque<Waiting>>> {
+        self.lines.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn join(self: &Arc<Self>, name: &str, waiting: Waiting) {
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        let mut lines = self.lines();
+        if let Some(line) = lines.get_mut(name) {
+            line.push_back(waiting);
+            return;
+        }
+        let name: Arc<str> = name.into();
+        lines.insert(name.clone(), VecDeque::from([waiting]));
+        drop(lines);
+        tokio::spawn(self.clone().drain(name));
+    }
+
+    /// Runs batch after batch until nobody is in the line.
+    async fn drain(self: Arc<Self>, name: Arc<str>) {
+        while let Some(batch) = self.seal(&name) {
+            let (requests, callers): (Vec<Request>, Vec<_>) =
+                batch.into_iter().map(|waiting| (waiting.request, waiting.caller)).unzip();
+            // A batch that panics is its callers' loss, and nobody else's.
+            match tokio::spawn((self.run)(name.clone(), requests)).await {
+                Ok(Ok(decided)) => {
+                    for (caller, decided) in callers.into_iter().zip(decided) {
+                        let _ = caller.send(Ok(decided));
+                    }
+                }
+                Ok(Err(error)) => {
+                    for caller in callers {
+                        let _ = caller.send(Err(error.clone()));
+                    }
+                }
+                Err(_) => drop(callers),
+            }
+        }
+    }
+
+    /// Takes what waits in a line; none if nothing does, and then there is no such line any more.
+    fn seal(&self, name: &Arc<str>) -> Option<Vec<Waiting>> {
+        let mut lines = self.lines();
+        let line = lines.get_mut(name)?;
+        let mut batch = Vec::with_capacity(line.len().min(BATCH_MAX));
+        while batch.len() < BATCH_MAX
+            && let Some(waiting) = line.pop_front()
+        {
+            self.waiting.fetch_sub(1, Ordering::Relaxed);
+            let seal = waiting.stage.compare_exchange(WAITS, SEALED, Ordering::AcqRel, Ordering::Acquire);
+            if seal.is_ok() {
+                batch.push(waiting);
+            }
+        }
+        if batch.is_empty() {
+            lines.remove(name);
+            return None;
+        }
+        Some(batch)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::sync::{Semaphore, mpsc};
+
+    use super::*;
+    use crate::id::ReservationId;
+    use crate::reserve::{Operation, Refusal, Verdict};
+
+    /// A combiner whose batches wait to be let, and say how large they are.
+    fn held() -> (Combiner, Arc<Semaphore>, mpsc::UnboundedReceiver<usize>) {
+        let (gate, (sender, sizes)) = (Arc::new(Semaphore::new(0)), mpsc::unbounded_channel());
+        let opened = gate.clone();
+        let run = move |_: Arc<str>, requests: Vec<Request>| -> Running {
+            let (gate, sender) = (gate.clone(), sender.clone());
+            Box::pin(async move {
+                sender.send(requests.len()).expect("is heard");
+                gate.acquire().await.expect("is open").forget();
+                let decided = Decided { verdict: Verdict::Refused(Refusal::InvalidState), replayed: false };
+                Ok(vec![decided; requests.len()])
+            })
+        };
+        (Combiner::new(Box::new(run)), opened, sizes)
+    }
+
+    fn request() -> Request {
+        Request::new(Operation::Cancel(ReservationId::new()))
+    }
+
+    const LONG: Duration = Duration::from_secs(60);
+
+    #[tokio::test(start_paused = true)]
+    async fn what_waits_is_one_batch() {
+        let (combiner, gate, mut sizes) = held();
+        let ask = || {
+            let combiner = combiner.clone();
+            tokio::spawn(async move { combiner.submit("line", request(), LONG).await })
+        };
+        let first = ask();
+        assert_eq!(sizes.recv().await, Some(1), "who is alone does not wait");
+        let others: Vec<_> = (0..10).map(|_| ask()).collect();
+        while combiner.waiting() < 10 {
+            tokio::task::yield_now().await;
+        }
+        gate.add_permits(2);
+        assert_eq!(sizes.recv().await, Some(10));
+        assert!(first.await.expect("asks").is_ok());
+        for other in others {
+            assert!(other.await.expect("asks").is_ok());
+        }
+        assert_eq!(combiner.waiting(), 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_sealed_is_waited_for_and_what_is_not_is_withdrawn() {
+        let (combiner, gate, mut sizes) = held();
+        let ask = |patience| {
+            let combiner = combiner.clone();
+            tokio::spawn(async move { combiner.submit("line", request(), patience).await })
+        };
+        let sealed = ask(Duration::from_millis(10));
+        assert_eq!(sizes.recv().await, Some(1));
+        let late = ask(Duration::from_millis(10));
+        assert_eq!(late.await.expect("asks"), Err(NotDecided::NotInTime), "nothing will happen");
+        let leaves = ask(LONG);
+        while combiner.waiting() < 2 {
+            tokio::task::yield_now().await;
+        }
+        leaves.abort();
+        let _ = leaves.await;
+        gate.add_permits(1);
+        assert!(sealed.await.expect("asks").is_ok(), "its batch was under way, long past its patience");
+        let next = ask(LONG);
+        gate.add_permits(1);
+        assert!(next.await.expect("asks").is_ok());
+        assert_eq!(sizes.recv().await, Some(1), "neither who was late nor who left is in it");
+    }
+}

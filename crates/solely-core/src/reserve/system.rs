@@ -1,0 +1,284 @@
+//! reserve of one process: lines, the sweeper, and what it counts.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rand::RngExt as _;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::combiner::{Combiner, NotDecided};
+use super::decide::{Rules, Told, told_of};
+use super::model::{HoldTimes, InventoryView, Reservation};
+use super::operation::{Decided, Operation, Refusal, Request, Verdict};
+use super::{InventoryFilter, Lapsed, ReservationFilter};
+use crate::config::ReserveConfig;
+use crate::error::StoreError;
+use crate::fault::{Guard, Guards};
+use crate::id::ReservationId;
+use crate::metrics::Metrics;
+use crate::store::Store;
+
+/// What reserve stands on.
+pub struct ReserveParts {
+    /// The store.
+    pub store: Arc<dyn Store>,
+    /// What is counted.
+    pub metrics: Arc<Metrics>,
+}
+
+/// Why there is no verdict.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ReserveError {
+    /// The item could not be got hold of in time. Nothing has happened, and nothing will.
+    NotInTime,
+    /// Whether it happened cannot be said: the store is away since.
+    Unknown,
+    /// The store could not be asked. Nothing has happened.
+    Store(StoreError),
+}
+
+impl From<StoreError> for ReserveError {
+    fn from(error: StoreError) -> Self {
+        Self::Store(error)
+    }
+}
+
+/// reserve of one process. Clones share everything.
+#[derive(Clone)]
+pub struct Reserve(Arc<Inner>);
+
+struct Inner {
+    store: Arc<dyn Store>,
+    metrics: Arc<Metrics>,
+    combiner: Combiner,
+    config: ReserveConfig,
+    times: HoldTimes,
+    guards: Guards,
+    /// The line that a reservation of this process stands in: its inventory's.
+    lines: moka::sync::Cache<ReservationId, Arc<str>>,
+    told: Told,
+}
+
+/// Reservations whose line is remembered.
+const LINES_MAX: u64 = 100_000;
+/// Reservations that one round of the sweeper ends at once.
+const SWEEP_BATCH: u32 = 256;
+/// How long the first request with a key is waited for.
+const TWIN_PATIENCE: Duration = Duration::from_secs(2);
+/// How often it is looked for meanwhile.
+const TWIN_LOOK: Duration = Duration::from_millis(50);
+/// How often, and for how long, a reservation is looked for whose commit was not answered.
+const LOOK_EVERY: Duration = Duration::from_millis(250);
+const LOOKS: u32 = 80;
+/// What a request waits at least for its turn.
+const LEAST_PATIENCE: Duration = Duration::from_millis(100);
+
+impl Reserve {
+    /// reserve on a store.
+    pub fn new(parts: ReserveParts, config: &ReserveConfig) -> Self {
+        let ReserveParts { store, metrics } = parts;
+        let (guards, times) = (Guards::from_env(), config.times());
+        let told = Told::default();
+        let run = {
+            let (store, metrics, told) = (store.clone(), metrics.clone(), told.clone());
+            move |_line: Arc<str>, requests: Vec<Request>| {
+                let (store, metrics, told) = (store.clone(), metrics.clone(), told.clone());
+                let run = async move { decide(&*store, &metrics, times, guards, &told, requests).await };
+                Box::pin(run) as std::pin::Pin<Box<dyn Future<Output = _> + Send>>
+            }
+        };
+        Self(Arc::new(Inner {
+            store,
+            metrics,
+            combiner: Combiner::new(Box::new(run)),
+            config: config.clone(),
+            times,
+            guards,
+            lines: moka::sync::Cache::builder().max_capacity(LINES_MAX).build(),
+            told,
+        }))
+    }
+
+    /// How long holds last.
+    pub fn times(&self) -> HoldTimes {
+        self.0.times
+    }
+
+    /// Has a request decided, together with whoever waits for the same.
+    pub async fn decide(&self, request: Request) -> Result<Decided, ReserveError> {
+        let inner = &*self.0;
+        let (began, line) = (Instant::now(), inner.line(&request.operation));
+        let deadline = began + TWIN_PATIENCE;
+        let operation = request.operation.name();
+        let decided = loop {
+            let made = match &request.operation {
+                Operation::Reserve(new) => Some(new.id),
+                _ => None,
+            };
+            let decided = inner.combiner.submit(&line, request.clone(), inner.patience()).await;
+            let decided = match decided {
+                Ok(decided) => decided,
+                Err(error) => {
+                    let error = inner.not_decided(error, made).await;
+                    if let Err(error) = &error {
+                        inner.metrics.reserve.failed(operation, !matches!(error, ReserveError::NotInTime));
+                    }
+                    break error?;
+                }
+            };
+            let twin = decided.verdict == Verdict::Refused(Refusal::IdempotencyInProgress);
+            if !twin || Instant::now() >= deadline {
+                break decided;
+            }
+            tokio::time::sleep(TWIN_LOOK).await;
+        };
+        inner.metrics.reserve.waited(began.elapsed());
+        if let Verdict::Reservation(reservation) = &decided.verdict {
+            inner.lines.insert(reservation.id, reservation.box_inventory_id.as_str().into());
+        }
+        Ok(decided)
+    }
+
+    /// Inventories as they are now.
+    pub async fn inventories(&self, filter: InventoryFilter) -> Result<Vec<InventoryView>, StoreError> {
+        self.0.store.inventories(filter).await
+    }
+
+    /// Reservations as they are now.
+    pub async fn reservations(&self, filter: ReservationFilter) -> Result<Vec<Reservation>, StoreError> {
+        self.0.store.reservations(filter).await
+    }
+
+    /// Sweeps until told to stop.
+    pub async fn sweep_until(&self, stop: CancellationToken) {
+        if !self.0.guards.hold(Guard::Sweeper) {
+            return;
+        }
+        let mut ticks = tokio::time::interval(self.0.config.sweep_every.0);
+        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        while stop.run_until_cancelled(ticks.tick()).await.is_some() {
+            if let Some(Err(error)) = stop.run_until_cancelled(self.sweep()).await {
+                tracing::warn!(%error, "a round of the sweeper failed");
+            }
+        }
+    }
+
+    /// One round of the sweeper: writes that time has ended what it has ended, oldest first, in small batches. How many.
+    pub async fn sweep(&self) -> Result<usize, StoreError> {
+        let (inner, began, mut swept) = (&*self.0, Instant::now(), 0);
+        loop {
+            let Lapsed { ids, since, now } = inner.store.lapsed(SWEEP_BATCH).await?;
+            inner.metrics.reserve.sweep_lag(since.map_or(Duration::ZERO, |since| now.since(since)));
+            if ids.is_empty() {
+                inner.metrics.reserve.swept(began.elapsed());
+                return Ok(swept);
+            }
+            let whole = ids.len() == SWEEP_BATCH as usize;
+            let requests = ids.into_iter().map(|id| Request::new(Operation::Expire(id))).collect();
+            let decided =
+                decide(&*inner.store, &inner.metrics, inner.times, inner.guards, &inner.told, requests)
+                    .await?;
+            let ended = decided.iter().filter(|one| matches!(one.verdict, Verdict::Reservation(_))).count();
+            swept += ended;
+            // Someone else is faster, or there is nothing left.
+            if !whole || ended == 0 {
+                inner.metrics.reserve.sweep_lag(Duration::ZERO);
+                inner.metrics.reserve.swept(began.elapsed());
+                return Ok(swept);
+            }
+        }
+    }
+}
+
+impl Inner {
+    /// Those who change the same stock stand in one line, if it is known.
+    fn line(&self, operation: &Operation) -> Arc<str> {
+        match operation {
+            Operation::Reserve(new) => new.inventory_id.as_str().into(),
+            Operation::Change(change) => change.inventory_id.as_str().into(),
+            Operation::CreateInventory(made) => made.id.as_str().into(),
+            Operation::CreateMerchant(merchant) => format!("merchant:{}", merchant.id).into(),
+            Operation::CreateBoxType(made) => format!("merchant:{}", made.merchant_id).into(),
+            operation => {
+                let id = operation.reservation().unwrap_or_default();
+                self.lines.get(&id).unwrap_or_else(|| format!("reservation:{id}").into())
+            }
+        }
+    }
+
+    /// How long a request waits for its turn: as long as its retries would take.
+    fn patience(&self) -> Duration {
+        let first = self.config.lock_retry_wait.0;
+        let all = (0..self.config.lock_retries).map(|retry| first.saturating_mul(1 << retry.min(16)));
+        all.sum::<Duration>().mul_f64(rand::rng().random_range(0.75..1.0)).max(LEAST_PATIENCE)
+    }
+
+    /// What a request is answered with that has no verdict. One whose commit was not answered is looked for.
+    async fn not_decided(
+        &self,
+        error: NotDecided,
+        made: Option<ReservationId>,
+    ) -> Result<Decided, ReserveError> {
+        let StoreError::Unknown(why) = (match error {
+            NotDecided::NotInTime => return Err(ReserveError::NotInTime),
+            NotDecided::Store(error) => error,
+        }) else {
+            return Err(ReserveError::Store(StoreError::Unavailable(
+                "the store cannot be written".to_owned(),
+            )));
+        };
+        let Some(id) = made else { return Err(ReserveError::Unknown) };
+        tracing::warn!(reservation = %id, why, "the answer to a commit was lost; looking for its reservation");
+        for _ in 0..LOOKS {
+            let filter = ReservationFilter { id: Some(id), limit: 1, ..ReservationFilter::default() };
+            if let Ok(found) = self.store.reservations(filter).await {
+                return match found.into_iter().next() {
+                    Some(found) => Ok(Decided { verdict: Verdict::Reservation(found), replayed: false }),
+                    None => Err(ReserveError::Store(StoreError::Unavailable(why))),
+                };
+            }
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+        Err(ReserveError::Unknown)
+    }
+}
+
+/// Runs a batch, counts it, and remembers what was told.
+async fn decide(
+    store: &dyn Store,
+    metrics: &Metrics,
+    times: HoldTimes,
+    guards: Guards,
+    told: &Told,
+    requests: Vec<Request>,
+) -> Result<Vec<Decided>, StoreError> {
+    let rules = Arc::new(Rules { times, guards, told: told.clone() });
+    let requests = Arc::new(requests);
+    metrics.reserve.batch(requests.len());
+    let decided = store.decide(requests.clone(), rules).await?;
+    for (request, decided) in requests.iter().zip(&decided) {
+        let refusal = match &decided.verdict {
+            Verdict::Refused(refusal) => Some(refusal),
+            _ => None,
+        };
+        metrics.reserve.decided(request.operation.name(), refusal.map_or("done", Refusal::code));
+        if let Some(of) = refusal.and_then(|refusal| told_of(request, refusal)) {
+            told.remember(of);
+        }
+    }
+    Ok(decided)
+}
+
+/// Letters and digits that cannot be taken for each other.
+const CODE_LETTERS: &[u8; 32] = b"23456789ABCDEFGHJKLMNPQRSTUVWXYZ";
+
+/// A code that cannot be guessed: eight of 32 letters, written `7KQ2-M9XD`.
+pub fn pickup_code() -> String {
+    let random: [u8; 8] = rand::random();
+    let letter = |byte: u8| char::from(CODE_LETTERS[usize::from(byte) % CODE_LETTERS.len()]);
+    let mut code: String = random.into_iter().map(letter).collect();
+    code.insert(4, '-');
+    code
+}

@@ -1,0 +1,567 @@
+//! Stock: the merchants' rows are the locks, and a batch is three round trips.
+//!
+//! ```text
+//!   BEGIN · lock merchants, look at the clock · items · mentioned · open · lapsed · keys     one round trip
+//!   decide                                                                                   here
+//!   items · reservations · events · keys                                                     one round trip
+//!   COMMIT                                                                                   one round trip
+//! ```
+//!
+//! What is read is sent behind the lock without waiting for it: each statement sees what was committed when it runs.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use solely_core::clock::Timestamp;
+use solely_core::fault::Guard;
+use solely_core::reserve::{
+    Books, BoxType, Decided, IdempotencyKey, Inventory, InventoryFilter, InventoryStatus, InventoryView,
+    Lapsed, Merchant, PaymentStatus, Request, Reservation, ReservationFilter, ReservationInner,
+    ReservationStatus, ReserveStore, Rules, Wanted,
+};
+use solely_core::{ReservationId, StoreError};
+use tokio_postgres::types::ToSql;
+use tokio_postgres::{Error, Row};
+use uuid::Uuid;
+
+use crate::row::{self, signed};
+use crate::transaction::{Values, Write, transact};
+use crate::{PostgresStore, Tx, event};
+
+#[async_trait]
+impl ReserveStore for PostgresStore {
+    async fn decide(
+        &self,
+        requests: Arc<Vec<Request>>,
+        rules: Arc<Rules>,
+    ) -> Result<Vec<Decided>, StoreError> {
+        if !rules.guards.hold(Guard::Decrement) {
+            return self.decide_on_what_was_read(&requests, &rules).await;
+        }
+        let wanted = Asked::of(&Wanted::of(&requests));
+        transact!(self.work, |tx| async {
+            let mut books = load(tx, &wanted).await?;
+            let decided = books.decide(&requests, &rules);
+            write(tx, &books, true).await?;
+            Ok(decided)
+        }
+        .await)
+    }
+
+    async fn inventories(&self, filter: InventoryFilter) -> Result<Vec<InventoryView>, StoreError> {
+        let status = filter.status.map(|status| match status {
+            InventoryStatus::Active => 0_i32,
+            InventoryStatus::SoldOut => 1,
+            InventoryStatus::Expired => 2,
+            InventoryStatus::Closed => 3,
+        });
+        let mut which = "inventory.id > $2".to_owned();
+        let after = filter.after.unwrap_or_default();
+        let (offset, limit) = (self.work.clock.offset_ms(), i64::from(filter.limit));
+        let mut values: Vec<&(dyn ToSql + Sync)> = vec![&offset, &after, &status, &limit];
+        for (column, value) in [("inventory.id", &filter.id), ("inventory.merchant_id", &filter.merchant_id)]
+        {
+            if let Some(value) = value {
+                values.push(value);
+                which.push_str(&format!(" AND {column} = ${}", values.len()));
+            }
+        }
+        let sql = format!(
+            "SELECT * FROM (SELECT {ITEM}, now_ms FROM (SELECT solely_now($1) AS now_ms) AS clock, inventory, {LAPSED}
+                             WHERE {which}) AS found
+              WHERE $3::integer IS NULL
+                 OR $3 = CASE WHEN closed THEN 3 WHEN pickup_end <= now_ms THEN 2 WHEN remaining + units = 0 THEN 1 ELSE 0 END
+              ORDER BY id LIMIT $4"
+        );
+        let rows = self.read(&sql, &values).await?;
+        Ok(rows.iter().map(|found| item(found).view(row::time(found, 17))).collect())
+    }
+
+    async fn reservations(&self, filter: ReservationFilter) -> Result<Vec<Reservation>, StoreError> {
+        let mut which = "id > $2".to_owned();
+        let after = Uuid::from_bytes(filter.after.map_or([0; 16], |id| *id.as_bytes()));
+        let (offset, limit) = (self.work.clock.offset_ms(), i64::from(filter.limit));
+        let (id, status) = (filter.id.map(uuid), filter.status.map(|status| i32::from(status.code())));
+        let mut values: Vec<&(dyn ToSql + Sync)> = vec![&offset, &after, &limit];
+        let mut add = |sql: &str, value| {
+            values.push(value);
+            which.push_str(&format!(" AND {sql} = ${}", values.len()));
+        };
+        if let Some(id) = &id {
+            add("id", id);
+        }
+        if let Some(user) = &filter.user_id {
+            add("user_id", user);
+        }
+        if let Some(merchant) = &filter.merchant_id {
+            add("merchant_id", merchant);
+        }
+        if let Some(status) = &status {
+            add("CASE WHEN status <= 1 AND expires_at <= now_ms THEN 4 ELSE status END", status);
+        }
+        let sql = format!(
+            "SELECT {RESERVATION}, now_ms FROM (SELECT solely_now($1) AS now_ms) AS clock, reservations
+              WHERE {which} ORDER BY id LIMIT $3"
+        );
+        let rows = self.read(&sql, &values).await?;
+        Ok(rows.iter().map(|found| reservation(found).at(row::time(found, 17))).collect())
+    }
+
+    async fn lapsed(&self, limit: u32) -> Result<Lapsed, StoreError> {
+        let rows = self
+            .read(
+                "SELECT now_ms, id, expires_at
+                   FROM (SELECT solely_now($1) AS now_ms) AS clock
+                   LEFT JOIN LATERAL (SELECT id, expires_at FROM reservations
+                                       WHERE status <= 1 AND expires_at <= now_ms
+                                       ORDER BY expires_at, id LIMIT $2) AS lapsed ON true",
+                &[&self.work.clock.offset_ms(), &i64::from(limit)],
+            )
+            .await?;
+        let now = rows.first().map_or(Timestamp::default(), |found| row::time(found, 0));
+        let of = |found: &Row| Some((found.get::<_, Option<Uuid>>(1)?, row::time(found, 2)));
+        let found: Vec<(Uuid, Timestamp)> = rows.iter().filter_map(of).collect();
+        let since = found.first().map(|(_, since)| *since);
+        let ids = found.into_iter().map(|(id, _)| ReservationId::from_bytes(id.into_bytes())).collect();
+        Ok(Lapsed { ids, since, now })
+    }
+}
+
+impl PostgresStore {
+    /// What solely never does unless a fault test opens the guard: stock is read, and written later, however it is then.
+    async fn decide_on_what_was_read(
+        &self,
+        requests: &[Request],
+        rules: &Rules,
+    ) -> Result<Vec<Decided>, StoreError> {
+        let wanted = Asked { unlocked: true, ..Asked::of(&Wanted::of(requests)) };
+        let mut books = transact!(self.work, |tx| load(tx, &wanted).await)?;
+        let decided = books.decide(requests, rules);
+        transact!(self.work, |tx| write(tx, &books, false).await)?;
+        Ok(decided)
+    }
+}
+
+/// What is asked for, as columns.
+struct Asked {
+    items: Vec<String>,
+    units: Vec<i64>,
+    reservations: Vec<Uuid>,
+    bought: Vec<String>,
+    buyers: Vec<String>,
+    merchants: Vec<String>,
+    box_types: Vec<String>,
+    scopes: Vec<String>,
+    keys: Vec<String>,
+    unlocked: bool,
+}
+
+impl Asked {
+    fn of(wanted: &Wanted) -> Self {
+        let (items, units) = wanted.items.iter().map(|(id, units)| (id.clone(), signed(*units))).unzip();
+        let (bought, buyers) = wanted.buyers.iter().cloned().unzip();
+        let (scopes, keys) = wanted.keys.iter().map(|key| (key.scope.clone(), key.key.clone())).unzip();
+        Self {
+            items,
+            units,
+            reservations: wanted.reservations.iter().map(|id| uuid(*id)).collect(),
+            bought,
+            buyers,
+            merchants: wanted.merchants.iter().cloned().collect(),
+            box_types: wanted.box_types.iter().cloned().collect(),
+            scopes,
+            keys,
+            unlocked: false,
+        }
+    }
+}
+
+fn uuid(id: ReservationId) -> Uuid {
+    Uuid::from_bytes(*id.as_bytes())
+}
+
+const ITEM: &str = "inventory.id, inventory.merchant_id, box_type_id, original, remaining, held, paid, collected, \
+                    withdrawn, price, inventory.currency, pricing, pickup_start, pickup_end, closed, version, units";
+
+/// The units of an inventory's holds whose time is over at `now_ms`.
+const LAPSED: &str = "LATERAL (SELECT coalesce(sum(quantity), 0)::integer AS units FROM reservations \
+                       WHERE reservations.inventory_id = inventory.id AND status <= 1 AND payment = 0 \
+                         AND expires_at <= now_ms) AS lapsed";
+
+fn item(found: &Row) -> Inventory {
+    let count = |column| u32::try_from(found.get::<_, i32>(column)).unwrap_or(0);
+    let pricing: Option<&str> = found.get(11);
+    Inventory {
+        id: found.get(0),
+        merchant_id: found.get(1),
+        box_type_id: found.get(2),
+        original: count(3),
+        remaining: count(4),
+        held: count(5),
+        paid: count(6),
+        collected: count(7),
+        withdrawn: count(8),
+        price: found.get(9),
+        currency: found.get(10),
+        pricing: pricing.and_then(|text| serde_json::from_str(text).ok()),
+        pickup_start: row::time(found, 12),
+        pickup_end: row::time(found, 13),
+        closed: found.get(14),
+        version: row::unsigned(found, 15),
+        lapsed: count(16),
+    }
+}
+
+const RESERVATION: &str = "id, user_id, merchant_id, inventory_id, status, payment, code, quantity, amount, currency, \
+                           reserved_at, expires_at, completed_at, cancelled_at, offered, wrong_codes, blocked_until";
+
+fn reservation(found: &Row) -> Reservation {
+    let code = |column| u8::try_from(found.get::<_, i16>(column)).unwrap_or(u8::MAX);
+    let maybe = |column| found.get::<_, Option<i64>>(column).map(Timestamp::from_millis);
+    Reservation {
+        id: ReservationId::from_bytes(found.get::<_, Uuid>(0).into_bytes()),
+        user_id: found.get(1),
+        merchant_id: found.get(2),
+        box_inventory_id: found.get(3),
+        status: ReservationStatus::from_code(code(4)).expect("the column's CHECK allows known states only"),
+        payment_status: PaymentStatus::from_code(code(5))
+            .expect("the column's CHECK allows known states only"),
+        pickup_code: found.get(6),
+        quantity: u32::try_from(found.get::<_, i32>(7)).unwrap_or(0),
+        total_amount: found.get(8),
+        currency: found.get(9),
+        reserved_at: row::time(found, 10),
+        expires_at: row::time(found, 11),
+        completed_at: maybe(12),
+        cancelled_at: maybe(13),
+        inner: ReservationInner {
+            offered: found.get(14),
+            wrong_codes: code(15),
+            blocked_until: row::time(found, 16),
+        },
+    }
+}
+
+/// Locks, looks at the clock, and reads the rows that a batch needs: one round trip.
+async fn load(tx: &Tx<'_>, asked: &Asked) -> Result<Books, Error> {
+    let offset = tx.offset_ms();
+    let lock = if asked.unlocked {
+        "SELECT solely_now($5) FROM (SELECT $1::text[], $2::text[], $3::text[], $4::uuid[]) AS unused"
+    } else {
+        "SELECT solely_lock_merchants($1, $2, $3, $4, $5)"
+    };
+    let locked: [&(dyn ToSql + Sync); 5] =
+        [&asked.merchants, &asked.box_types, &asked.items, &asked.reservations, &offset];
+    let items_sql = format!(
+        "SELECT {ITEM} FROM (SELECT solely_now($4) AS now_ms) AS clock, inventory, {LAPSED}
+          WHERE inventory.id IN (SELECT unnest($1::text[])
+                                 UNION SELECT inventory_id FROM reservations WHERE id = ANY ($2::uuid[])
+                                 UNION SELECT r.inventory_id
+                                         FROM unnest($3::text[], $5::text[]) AS buys (item, buyer)
+                                         JOIN inventory AS bought ON bought.id = buys.item
+                                         JOIN reservations AS r ON r.merchant_id = bought.merchant_id
+                                                               AND r.user_id = buys.buyer AND r.status <= 1)"
+    );
+    let mentioned_sql = format!("SELECT {RESERVATION} FROM reservations WHERE id = ANY ($1::uuid[])");
+    let open_sql = format!(
+        "SELECT {} FROM unnest($1::text[], $2::text[]) AS buys (item, buyer)
+           JOIN inventory AS bought ON bought.id = buys.item
+          CROSS JOIN LATERAL (SELECT * FROM reservations AS r
+                               WHERE r.merchant_id = bought.merchant_id AND r.user_id = buys.buyer AND r.status <= 1)
+                AS open",
+        prefixed("open")
+    );
+    let lapsed_sql = format!(
+        "SELECT {} FROM (SELECT solely_now($3) AS now_ms) AS clock,
+                unnest($1::text[], $2::bigint[]) AS wanted (item, units)
+           JOIN inventory ON inventory.id = wanted.item
+          CROSS JOIN LATERAL (SELECT * FROM reservations
+                               WHERE inventory_id = inventory.id AND status <= 1 AND payment = 0
+                                 AND expires_at <= now_ms
+                               ORDER BY expires_at, id
+                               LIMIT greatest(wanted.units - inventory.remaining, 0)) AS lapsed
+          ORDER BY lapsed.expires_at, lapsed.id",
+        prefixed("lapsed")
+    );
+    let items_values: [&(dyn ToSql + Sync); 5] =
+        [&asked.items, &asked.reservations, &asked.bought, &offset, &asked.buyers];
+    let of_keys: [&(dyn ToSql + Sync); 2] = [&asked.scopes, &asked.keys];
+    let of_merchants: [&(dyn ToSql + Sync); 2] = [&asked.merchants, &asked.box_types];
+    // What nobody asks for is not asked for.
+    let nothing: Statement<'_> = ("SELECT WHERE false", &[]);
+    let if_any = |any: bool, statement| if any { statement } else { nothing };
+    let makes = !asked.merchants.is_empty() || !asked.box_types.is_empty();
+    let wants_units = asked.units.iter().any(|units| *units > 0);
+    let rows = tx
+        .in_a_row(&[
+            (lock, &locked),
+            (&items_sql, &items_values),
+            if_any(!asked.reservations.is_empty(), (&mentioned_sql, &[&asked.reservations])),
+            if_any(!asked.buyers.is_empty(), (&open_sql, &[&asked.bought, &asked.buyers])),
+            if_any(wants_units, (&lapsed_sql, &[&asked.items, &asked.units, &offset])),
+            if_any(makes, (BOX_TYPES, &[&asked.box_types])),
+            if_any(makes, (MERCHANTS, &of_merchants)),
+            if_any(!asked.keys.is_empty(), (LOCK_KEYS, &of_keys)),
+            if_any(!asked.keys.is_empty(), (KEYS, &of_keys)),
+        ])
+        .await?;
+    let [locked, items, mentioned, open, lapsed, types, merchants, locks, keys] = rows.as_slice() else {
+        unreachable!("as many answers as statements");
+    };
+    let mut books = Books::at(locked.first().map_or(Timestamp::default(), |locked| row::time(locked, 0)));
+    items.iter().for_each(|found| books.item(item(found)));
+    mentioned.iter().chain(open).for_each(|found| books.reservation(reservation(found)));
+    lapsed.iter().for_each(|found| books.lapsed(reservation(found)));
+    for found in types {
+        books.box_type(BoxType { id: found.get(0), merchant_id: found.get(1), name: found.get(2) });
+    }
+    for found in merchants {
+        books.merchant(Merchant { id: found.get(0), name: found.get(1), timezone: found.get(2) });
+    }
+    let key = |found: &Row| IdempotencyKey { scope: found.get(0), key: found.get(1) };
+    for lock in locks.iter().filter(|lock| !lock.get::<_, bool>(2)) {
+        books.busy_key(key(lock));
+    }
+    for found in keys {
+        if let Ok(verdict) = serde_json::from_str(found.get(3)) {
+            books.key(key(found), found.get(2), verdict);
+        }
+    }
+    Ok(books)
+}
+
+/// A statement with its values.
+type Statement<'a> = (&'a str, Values<'a>);
+
+const BOX_TYPES: &str = "SELECT id, merchant_id, name FROM box_types WHERE id = ANY ($1)";
+const MERCHANTS: &str = "SELECT id, name, timezone FROM merchants
+              WHERE id = ANY ($1) OR id IN (SELECT merchant_id FROM box_types WHERE id = ANY ($2))";
+/// Whoever decides for a key has its lock until the commit; what is not to be had is under way elsewhere.
+const LOCK_KEYS: &str =
+    "SELECT scope, key, pg_try_advisory_xact_lock(hashtextextended(scope || E'\\n' || key, 20))
+               FROM unnest($1::text[], $2::text[]) AS wanted (scope, key)";
+const KEYS: &str = "SELECT scope, key, digest, verdict
+               FROM unnest($1::text[], $2::text[]) AS wanted (scope, key)
+              CROSS JOIN LATERAL (SELECT digest, verdict FROM idempotency_keys AS known
+                                   WHERE known.scope = wanted.scope AND known.key = wanted.key LIMIT 1) AS known";
+
+/// The columns of a reservation, of a table by this name.
+fn prefixed(table: &str) -> String {
+    RESERVATION.split(", ").map(|column| format!("{table}.{column}")).collect::<Vec<_>>().join(", ")
+}
+
+/// Writes what has changed, each row only if it is as it was read: one round trip.
+async fn write(tx: &Tx<'_>, books: &Books, guarded: bool) -> Result<(), Error> {
+    write_new(tx, books).await?;
+    // In this order: who had a reservation that has ended may have another.
+    let writes = [
+        update_items(books, guarded),
+        update_reservations(books, guarded),
+        insert_reservations(books),
+        insert_keys(books),
+        event::insertion(books.events(), books.now()),
+    ];
+    tx.write_in_a_row(writes.into_iter().flatten().collect()).await
+}
+
+/// Merchants, box types and inventories that are made.
+async fn write_new(tx: &Tx<'_>, books: &Books) -> Result<(), Error> {
+    for merchant in books.new_merchants() {
+        let sql = "INSERT INTO merchants (id, name, timezone) VALUES ($1, $2, $3)";
+        tx.execute(sql, &[&merchant.id, &merchant.name, &merchant.timezone]).await?;
+    }
+    for made in books.new_box_types() {
+        let sql = "INSERT INTO box_types (id, merchant_id, name) VALUES ($1, $2, $3)";
+        tx.execute(sql, &[&made.id, &made.merchant_id, &made.name]).await?;
+    }
+    for item in books.new_items() {
+        let pricing = item.pricing.as_ref().and_then(|pricing| serde_json::to_string(pricing).ok());
+        tx.execute(
+            "INSERT INTO inventory (id, merchant_id, box_type_id, original, remaining, held, paid, collected, withdrawn,
+                                    price, currency, pricing, pickup_start, pickup_end, closed, version)
+             VALUES ($1, $2, $3, $4, $4, 0, 0, 0, 0, $5, $6, $7, $8, $9, false, 1)",
+            &[
+                &item.id,
+                &item.merchant_id,
+                &item.box_type_id,
+                &count(item.original),
+                &item.price,
+                &item.currency,
+                &pricing,
+                &item.pickup_start.as_millis(),
+                &item.pickup_end.as_millis(),
+            ],
+        )
+        .await?;
+    }
+    Ok(())
+}
+
+fn count(units: u32) -> i32 {
+    i32::try_from(units).unwrap_or(i32::MAX)
+}
+
+/// Ends the transaction unless so many rows were as they had been read.
+const EXPECTED: &str = "SELECT solely_expect((SELECT count(*) FROM done), $1)";
+
+fn update_items(books: &Books, guarded: bool) -> Option<Write<'_>> {
+    let changed = books.changed_items();
+    if changed.is_empty() {
+        return None;
+    }
+    let counts =
+        |of: fn(&Inventory) -> u32| changed.iter().map(|(item, _)| count(of(item))).collect::<Vec<i32>>();
+    let ids: Vec<&str> = changed.iter().map(|(item, _)| item.id.as_str()).collect();
+    let versions: Vec<i64> = changed.iter().map(|(_, version)| signed(*version)).collect();
+    let closed: Vec<bool> = changed.iter().map(|(item, _)| item.closed).collect();
+    let expected = i64::try_from(changed.len()).unwrap_or(i64::MAX);
+    let sql = format!(
+        "WITH done AS (
+             UPDATE inventory
+                SET original = new.original, remaining = new.remaining, held = new.held, paid = new.paid,
+                    collected = new.collected, withdrawn = new.withdrawn, closed = new.closed,
+                    version = inventory.version + 1
+               FROM unnest($2::text[], $3::integer[], $4::integer[], $5::integer[], $6::integer[], $7::integer[],
+                           $8::integer[], $9::boolean[], $10::bigint[])
+                    AS new (id, original, remaining, held, paid, collected, withdrawn, closed, version)
+              WHERE inventory.id = new.id AND (inventory.version = new.version OR NOT $11)
+             RETURNING 1)
+         {EXPECTED}"
+    );
+    Some(Write {
+        sql: sql,
+        values: vec![
+            Box::new(expected),
+            Box::new(ids),
+            Box::new(counts(|item| item.original)),
+            Box::new(counts(|item| item.remaining)),
+            Box::new(counts(|item| item.held)),
+            Box::new(counts(|item| item.paid)),
+            Box::new(counts(|item| item.collected)),
+            Box::new(counts(|item| item.withdrawn)),
+            Box::new(closed),
+            Box::new(versions),
+            Box::new(guarded),
+        ],
+    })
+}
+
+fn update_reservations(books: &Books, guarded: bool) -> Option<Write<'_>> {
+    let changed = books.changed_reservations();
+    if changed.is_empty() {
+        return None;
+    }
+    let times = |of: fn(&Reservation) -> Option<Timestamp>| {
+        changed.iter().map(|(row, _, _)| of(row).map(Timestamp::as_millis)).collect::<Vec<Option<i64>>>()
+    };
+    let codes = |of: fn(&(&Reservation, ReservationStatus, PaymentStatus)) -> u8| {
+        changed.iter().map(|row| i16::from(of(row))).collect::<Vec<i16>>()
+    };
+    let ids: Vec<Uuid> = changed.iter().map(|(row, _, _)| uuid(row.id)).collect();
+    let expected = if guarded { i64::try_from(changed.len()).unwrap_or(i64::MAX) } else { -1 };
+    let sql = format!(
+        "WITH done AS (
+             UPDATE reservations
+                SET status = new.status, payment = new.payment, expires_at = new.expires_at,
+                    completed_at = new.completed_at, cancelled_at = new.cancelled_at, wrong_codes = new.wrong_codes,
+                    blocked_until = new.blocked_until
+               FROM unnest($2::uuid[], $3::smallint[], $4::smallint[], $5::bigint[], $6::bigint[], $7::bigint[],
+                           $8::smallint[], $9::bigint[], $10::smallint[], $11::smallint[])
+                    AS new (id, status, payment, expires_at, completed_at, cancelled_at, wrong_codes, blocked_until,
+                            was_status, was_payment)
+              WHERE reservations.id = new.id AND reservations.status = new.was_status
+                AND reservations.payment = new.was_payment
+             RETURNING 1)
+         {}",
+        if guarded { EXPECTED } else { "SELECT $1::bigint" }
+    );
+    Some(Write {
+        sql: sql,
+        values: vec![
+            Box::new(expected),
+            Box::new(ids),
+            Box::new(codes(|row| row.0.status.code())),
+            Box::new(codes(|row| row.0.payment_status.code())),
+            Box::new(times(|row| Some(row.expires_at))),
+            Box::new(times(|row| row.completed_at)),
+            Box::new(times(|row| row.cancelled_at)),
+            Box::new(codes(|row| row.0.inner.wrong_codes)),
+            Box::new(times(|row| Some(row.inner.blocked_until))),
+            Box::new(codes(|row| row.1.code())),
+            Box::new(codes(|row| row.2.code())),
+        ],
+    })
+}
+
+fn insert_reservations(books: &Books) -> Option<Write<'_>> {
+    let made = books.new_reservations();
+    if made.is_empty() {
+        return None;
+    }
+    let texts = |of: fn(&Reservation) -> &str| made.iter().map(|row| of(row)).collect::<Vec<&str>>();
+    let times = |of: fn(&Reservation) -> Option<Timestamp>| {
+        made.iter().map(|row| of(row).map(Timestamp::as_millis)).collect::<Vec<Option<i64>>>()
+    };
+    let codes = |of: fn(&Reservation) -> u8| made.iter().map(|row| i16::from(of(row))).collect::<Vec<i16>>();
+    let ids: Vec<Uuid> = made.iter().map(|row| uuid(row.id)).collect();
+    let quantities: Vec<i32> = made.iter().map(|row| count(row.quantity)).collect();
+    let amounts: Vec<i64> = made.iter().map(|row| row.total_amount).collect();
+    let offered: Vec<bool> = made.iter().map(|row| row.inner.offered).collect();
+    let sql = format!(
+        "INSERT INTO reservations ({RESERVATION})
+         SELECT * FROM unnest($1::uuid[], $2::text[], $3::text[], $4::text[], $5::smallint[], $6::smallint[], $7::text[],
+                              $8::integer[], $9::bigint[], $10::text[], $11::bigint[], $12::bigint[], $13::bigint[],
+                              $14::bigint[], $15::boolean[], $16::smallint[], $17::bigint[])"
+    );
+    Some(Write {
+        sql: sql,
+        values: vec![
+            Box::new(ids),
+            Box::new(texts(|row| &row.user_id)),
+            Box::new(texts(|row| &row.merchant_id)),
+            Box::new(texts(|row| &row.box_inventory_id)),
+            Box::new(codes(|row| row.status.code())),
+            Box::new(codes(|row| row.payment_status.code())),
+            Box::new(texts(|row| &row.pickup_code)),
+            Box::new(quantities),
+            Box::new(amounts),
+            Box::new(texts(|row| &row.currency)),
+            Box::new(times(|row| Some(row.reserved_at))),
+            Box::new(times(|row| Some(row.expires_at))),
+            Box::new(times(|row| row.completed_at)),
+            Box::new(times(|row| row.cancelled_at)),
+            Box::new(offered),
+            Box::new(codes(|row| row.inner.wrong_codes)),
+            Box::new(times(|row| Some(row.inner.blocked_until))),
+        ],
+    })
+}
+
+fn insert_keys(books: &Books) -> Option<Write<'_>> {
+    let made = books.new_keys();
+    if made.is_empty() {
+        return None;
+    }
+    let scopes: Vec<&str> = made.iter().map(|(key, _, _)| key.scope.as_str()).collect();
+    let keys: Vec<&str> = made.iter().map(|(key, _, _)| key.key.as_str()).collect();
+    let digests: Vec<&str> = made.iter().map(|(_, digest, _)| digest.as_str()).collect();
+    let verdicts: Vec<String> =
+        made.iter().map(|(_, _, verdict)| serde_json::to_string(verdict).unwrap_or_default()).collect();
+    Some(Write {
+        sql: "INSERT INTO idempotency_keys (scope, key, digest, verdict, at)
+         SELECT scope, key, digest, verdict, $5
+           FROM unnest($1::text[], $2::text[], $3::text[], $4::text[]) AS made (scope, key, digest, verdict)"
+            .to_owned(),
+        values: vec![
+            Box::new(scopes),
+            Box::new(keys),
+            Box::new(digests),
+            Box::new(verdicts),
+            Box::new(books.now().as_millis()),
+        ],
+    })
+}
+
+/// Keys of idempotency that were made before an instant are forgotten.
+pub(crate) const PRUNE_KEYS: &str = "DELETE FROM idempotency_keys WHERE (scope, key) IN
+        (SELECT scope, key FROM idempotency_keys WHERE at <= $1 ORDER BY at LIMIT $2)";

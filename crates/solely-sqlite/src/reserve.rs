@@ -1,0 +1,452 @@
+//! Stock: a batch is one command of the writer, which is the one lock that is needed here.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use rusqlite::types::{FromSqlError, Type};
+use rusqlite::{Connection, Error, OptionalExtension as _, Row, params};
+use solely_core::clock::Timestamp;
+use solely_core::fault::Guard;
+use solely_core::reserve::{
+    Books, BoxType, Decided, Inventory, InventoryFilter, InventoryStatus, InventoryView, Lapsed, Merchant,
+    PaymentStatus, Request, Reservation, ReservationFilter, ReservationInner, ReservationStatus,
+    ReserveStore, Rules, Wanted,
+};
+use solely_core::{ReservationId, StoreError};
+
+use crate::row::{self, signed};
+use crate::writer::Tx;
+use crate::{SqliteStore, event};
+
+#[async_trait]
+impl ReserveStore for SqliteStore {
+    async fn decide(
+        &self,
+        requests: Arc<Vec<Request>>,
+        rules: Arc<Rules>,
+    ) -> Result<Vec<Decided>, StoreError> {
+        if !rules.guards.hold(Guard::Decrement) {
+            return self.decide_on_what_was_read(requests, rules).await;
+        }
+        let wanted = Wanted::of(&requests);
+        self.writer
+            .run("reserve", move |tx| {
+                let mut books = load(tx.conn, tx.now, &wanted)?;
+                let decided = books.decide(&requests, &rules);
+                write(tx, &books, true)?;
+                Ok(decided)
+            })
+            .await
+    }
+
+    async fn inventories(&self, filter: InventoryFilter) -> Result<Vec<InventoryView>, StoreError> {
+        let now = self.writer.now();
+        self.read(move |conn| inventories(conn, now, &filter)).await
+    }
+
+    async fn reservations(&self, filter: ReservationFilter) -> Result<Vec<Reservation>, StoreError> {
+        let now = self.writer.now();
+        self.read(move |conn| reservations(conn, now, &filter)).await
+    }
+
+    async fn lapsed(&self, limit: u32) -> Result<Lapsed, StoreError> {
+        let now = self.writer.now();
+        self.read(move |conn| {
+            let mut find = conn.prepare_cached(
+                "SELECT id, expires_at FROM reservations
+                  WHERE status <= 1 AND expires_at <= ?1 ORDER BY expires_at, id LIMIT ?2",
+            )?;
+            let rows = find.query_map((now.as_millis(), limit), |found| {
+                Ok((reservation_id(found, 0)?, row::time(found, 1)?))
+            })?;
+            let found = rows.collect::<Result<Vec<_>, _>>()?;
+            let since = found.first().map(|(_, since)| *since);
+            Ok(Lapsed { ids: found.into_iter().map(|(id, _)| id).collect(), since, now })
+        })
+        .await
+    }
+}
+
+impl SqliteStore {
+    /// What solely never does unless a fault test opens the guard: stock is read, and written later, however it is then.
+    async fn decide_on_what_was_read(
+        &self,
+        requests: Arc<Vec<Request>>,
+        rules: Arc<Rules>,
+    ) -> Result<Vec<Decided>, StoreError> {
+        let (now, wanted) = (self.writer.now(), Wanted::of(&requests));
+        let (books, decided) = self
+            .read(move |conn| {
+                let mut books = load(conn, now, &wanted)?;
+                let decided = books.decide(&requests, &rules);
+                Ok((books, decided))
+            })
+            .await?;
+        self.writer.run("reserve", move |tx| write(tx, &books, false)).await?;
+        Ok(decided)
+    }
+}
+
+const ITEM: &str = "id, merchant_id, box_type_id, original, remaining, held, paid, collected, withdrawn, price, \
+                    currency, pricing, pickup_start, pickup_end, closed, version, \
+                    (SELECT coalesce(sum(quantity), 0) FROM reservations INDEXED BY reservations_lapsing \
+                      WHERE reservations.inventory_id = inventory.id AND status <= 1 AND payment = 0 \
+                        AND expires_at <= :now)";
+
+fn item(found: &Row<'_>) -> Result<Inventory, Error> {
+    let pricing: Option<String> = found.get(11)?;
+    Ok(Inventory {
+        id: found.get(0)?,
+        merchant_id: found.get(1)?,
+        box_type_id: found.get(2)?,
+        original: found.get(3)?,
+        remaining: found.get(4)?,
+        held: found.get(5)?,
+        paid: found.get(6)?,
+        collected: found.get(7)?,
+        withdrawn: found.get(8)?,
+        price: found.get(9)?,
+        currency: found.get(10)?,
+        pricing: pricing.and_then(|text| serde_json::from_str(&text).ok()),
+        pickup_start: row::time(found, 12)?,
+        pickup_end: row::time(found, 13)?,
+        closed: found.get(14)?,
+        version: row::unsigned(found, 15)?,
+        lapsed: found.get(16)?,
+    })
+}
+
+const RESERVATION: &str = "id, user_id, merchant_id, inventory_id, status, payment, code, quantity, amount, currency, \
+                           reserved_at, expires_at, completed_at, cancelled_at, offered, wrong_codes, blocked_until";
+
+fn reservation(found: &Row<'_>) -> Result<Reservation, Error> {
+    let wrong = |column, code: u8| {
+        let wrong = FromSqlError::OutOfRange(i64::from(code));
+        Error::FromSqlConversionFailure(column, Type::Integer, Box::new(wrong))
+    };
+    let (status, payment): (u8, u8) = (found.get(4)?, found.get(5)?);
+    let maybe = |column| Ok::<_, Error>(found.get::<_, Option<i64>>(column)?.map(Timestamp::from_millis));
+    Ok(Reservation {
+        id: reservation_id(found, 0)?,
+        user_id: found.get(1)?,
+        merchant_id: found.get(2)?,
+        box_inventory_id: found.get(3)?,
+        status: ReservationStatus::from_code(status).ok_or_else(|| wrong(4, status))?,
+        payment_status: PaymentStatus::from_code(payment).ok_or_else(|| wrong(5, payment))?,
+        pickup_code: found.get(6)?,
+        quantity: found.get(7)?,
+        total_amount: found.get(8)?,
+        currency: found.get(9)?,
+        reserved_at: row::time(found, 10)?,
+        expires_at: row::time(found, 11)?,
+        completed_at: maybe(12)?,
+        cancelled_at: maybe(13)?,
+        inner: ReservationInner {
+            offered: found.get(14)?,
+            wrong_codes: found.get(15)?,
+            blocked_until: row::time(found, 16)?,
+        },
+    })
+}
+
+fn reservation_id(found: &Row<'_>, column: usize) -> Result<ReservationId, Error> {
+    found.get(column).map(ReservationId::from_bytes)
+}
+
+/// Reads the rows that a batch needs.
+fn load(conn: &Connection, now: Timestamp, wanted: &Wanted) -> Result<Books, Error> {
+    let mut books = Books::at(now);
+    let mut find_item = conn.prepare_cached(&format!("SELECT {ITEM} FROM inventory WHERE id = :id"))?;
+    let mut read_item = |id: &str| {
+        let values = rusqlite::named_params! {":now": now.as_millis(), ":id": id};
+        find_item.query_row(values, item).optional()
+    };
+    let mut merchants = wanted.merchants.clone();
+    for (id, units) in &wanted.items {
+        let Some(found) = read_item(id)? else { continue };
+        let needed = units.saturating_sub(u64::from(found.remaining));
+        if needed > 0 && found.lapsed > 0 {
+            let mut find = conn.prepare_cached(&format!(
+                "SELECT {RESERVATION} FROM reservations INDEXED BY reservations_lapsing
+                  WHERE inventory_id = ?1 AND status <= 1 AND payment = 0 AND expires_at <= ?2
+                  ORDER BY expires_at, id LIMIT ?3"
+            ))?;
+            for lapsed in find.query_map(params![id, now.as_millis(), signed(needed)], reservation)? {
+                books.lapsed(lapsed?);
+            }
+        }
+        books.item(found);
+    }
+    let mut others: Vec<Reservation> = Vec::new();
+    for id in &wanted.reservations {
+        let mut find =
+            conn.prepare_cached(&format!("SELECT {RESERVATION} FROM reservations WHERE id = ?1"))?;
+        others.extend(find.query_row([id.as_bytes()], reservation).optional()?);
+    }
+    for (item, user) in &wanted.buyers {
+        let mut find = conn.prepare_cached(&format!(
+            "SELECT {RESERVATION} FROM reservations INDEXED BY reservations_open
+              WHERE merchant_id = (SELECT merchant_id FROM inventory WHERE id = ?1) AND user_id = ?2 AND status <= 1"
+        ))?;
+        for found in find.query_map((item, user), reservation)? {
+            others.push(found?);
+        }
+    }
+    for found in others {
+        if !wanted.items.contains_key(&found.box_inventory_id)
+            && let Some(item) = read_item(&found.box_inventory_id)?
+        {
+            books.item(item);
+        }
+        books.reservation(found);
+    }
+    for id in &wanted.box_types {
+        let mut find = conn.prepare_cached("SELECT id, merchant_id, name FROM box_types WHERE id = ?1")?;
+        let found = find.query_row([id], |found| {
+            Ok(BoxType { id: found.get(0)?, merchant_id: found.get(1)?, name: found.get(2)? })
+        });
+        if let Some(found) = found.optional()? {
+            merchants.insert(found.merchant_id.clone());
+            books.box_type(found);
+        }
+    }
+    for id in &merchants {
+        let mut find = conn.prepare_cached("SELECT id, name, timezone FROM merchants WHERE id = ?1")?;
+        let found = find.query_row([id], |found| {
+            Ok(Merchant { id: found.get(0)?, name: found.get(1)?, timezone: found.get(2)? })
+        });
+        if let Some(found) = found.optional()? {
+            books.merchant(found);
+        }
+    }
+    for key in &wanted.keys {
+        let mut find = conn
+            .prepare_cached("SELECT digest, verdict FROM idempotency_keys WHERE scope = ?1 AND key = ?2")?;
+        let found = find.query_row((&key.scope, &key.key), |found| {
+            Ok((found.get::<_, String>(0)?, found.get::<_, String>(1)?))
+        });
+        if let Some((digest, verdict)) = found.optional()?
+            && let Ok(verdict) = serde_json::from_str(&verdict)
+        {
+            books.key(key.clone(), digest, verdict);
+        }
+    }
+    Ok(books)
+}
+
+/// Writes what has changed, each row only if it is as it was read.
+fn write(tx: &Tx<'_>, books: &Books, guarded: bool) -> Result<(), Error> {
+    for merchant in books.new_merchants() {
+        let mut insert =
+            tx.conn.prepare_cached("INSERT INTO merchants (id, name, timezone) VALUES (?1, ?2, ?3)")?;
+        insert.execute((&merchant.id, &merchant.name, &merchant.timezone))?;
+    }
+    for made in books.new_box_types() {
+        let mut insert =
+            tx.conn.prepare_cached("INSERT INTO box_types (id, merchant_id, name) VALUES (?1, ?2, ?3)")?;
+        insert.execute((&made.id, &made.merchant_id, &made.name))?;
+    }
+    for item in books.new_items() {
+        insert_item(tx, item)?;
+    }
+    for (item, version) in books.changed_items() {
+        let mut update = tx.conn.prepare_cached(
+            "UPDATE inventory
+                SET original = ?2, remaining = ?3, held = ?4, paid = ?5, collected = ?6, withdrawn = ?7, closed = ?8,
+                    version = version + 1
+              WHERE id = ?1 AND (version = ?9 OR NOT ?10)",
+        )?;
+        let values = params![
+            item.id,
+            item.original,
+            item.remaining,
+            item.held,
+            item.paid,
+            item.collected,
+            item.withdrawn,
+            item.closed,
+            signed(version),
+            guarded,
+        ];
+        as_it_was_read(update.execute(values)?)?;
+    }
+    for (changed, status, payment) in books.changed_reservations() {
+        update_reservation(tx, changed, (status, payment))?;
+    }
+    for made in books.new_reservations() {
+        insert_reservation(tx, made)?;
+    }
+    for (key, digest, verdict) in books.new_keys() {
+        let mut insert = tx.conn.prepare_cached(
+            "INSERT INTO idempotency_keys (scope, key, digest, verdict, at) VALUES (?1, ?2, ?3, ?4, ?5)",
+        )?;
+        let verdict = serde_json::to_string(verdict).unwrap_or_default();
+        insert.execute((&key.scope, &key.key, digest, verdict, tx.now_ms()))?;
+    }
+    books.events().iter().try_for_each(|told| event::insert(tx, told))
+}
+
+fn insert_item(tx: &Tx<'_>, item: &Inventory) -> Result<(), Error> {
+    let mut insert = tx.conn.prepare_cached(
+        "INSERT INTO inventory (id, merchant_id, box_type_id, original, remaining, held, paid, collected, withdrawn,
+                                price, currency, pricing, pickup_start, pickup_end, closed, version)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16)",
+    )?;
+    let pricing = item.pricing.as_ref().and_then(|pricing| serde_json::to_string(pricing).ok());
+    let values = params![
+        item.id,
+        item.merchant_id,
+        item.box_type_id,
+        item.original,
+        item.remaining,
+        item.held,
+        item.paid,
+        item.collected,
+        item.withdrawn,
+        item.price,
+        item.currency,
+        pricing,
+        item.pickup_start.as_millis(),
+        item.pickup_end.as_millis(),
+        item.closed,
+        signed(item.version),
+    ];
+    insert.execute(values).map(drop)
+}
+
+fn insert_reservation(tx: &Tx<'_>, made: &Reservation) -> Result<(), Error> {
+    let mut insert = tx.conn.prepare_cached(&format!(
+        "INSERT INTO reservations ({RESERVATION})
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17)"
+    ))?;
+    let values = params![
+        made.id.as_bytes(),
+        made.user_id,
+        made.merchant_id,
+        made.box_inventory_id,
+        made.status.code(),
+        made.payment_status.code(),
+        made.pickup_code,
+        made.quantity,
+        made.total_amount,
+        made.currency,
+        made.reserved_at.as_millis(),
+        made.expires_at.as_millis(),
+        made.completed_at.map(Timestamp::as_millis),
+        made.cancelled_at.map(Timestamp::as_millis),
+        made.inner.offered,
+        made.inner.wrong_codes,
+        made.inner.blocked_until.as_millis(),
+    ];
+    insert.execute(values).map(drop)
+}
+
+fn update_reservation(
+    tx: &Tx<'_>,
+    changed: &Reservation,
+    before: (ReservationStatus, PaymentStatus),
+) -> Result<(), Error> {
+    let mut update = tx.conn.prepare_cached(
+        "UPDATE reservations
+            SET status = ?2, payment = ?3, expires_at = ?4, completed_at = ?5, cancelled_at = ?6,
+                wrong_codes = ?7, blocked_until = ?8
+          WHERE id = ?1 AND status = ?9 AND payment = ?10",
+    )?;
+    let values = params![
+        changed.id.as_bytes(),
+        changed.status.code(),
+        changed.payment_status.code(),
+        changed.expires_at.as_millis(),
+        changed.completed_at.map(Timestamp::as_millis),
+        changed.cancelled_at.map(Timestamp::as_millis),
+        changed.inner.wrong_codes,
+        changed.inner.blocked_until.as_millis(),
+        before.0.code(),
+        before.1.code(),
+    ];
+    as_it_was_read(update.execute(values)?)
+}
+
+/// One thread writes: what was read is still so, or something is very wrong.
+fn as_it_was_read(rows: usize) -> Result<(), Error> {
+    if rows == 1 { Ok(()) } else { Err(Error::StatementChangedRows(rows)) }
+}
+
+fn inventories(
+    conn: &Connection,
+    now: Timestamp,
+    filter: &InventoryFilter,
+) -> Result<Vec<InventoryView>, Error> {
+    let status = filter.status.map(|status| match status {
+        InventoryStatus::Active => 0,
+        InventoryStatus::SoldOut => 1,
+        InventoryStatus::Expired => 2,
+        InventoryStatus::Closed => 3,
+    });
+    let which = if filter.id.is_some() {
+        "id = :id"
+    } else if filter.merchant_id.is_some() {
+        "merchant_id = :merchant"
+    } else {
+        "1"
+    };
+    let mut find = conn.prepare_cached(&format!(
+        "SELECT * FROM (SELECT {ITEM} AS lapsed FROM inventory WHERE {which} AND id > :after)
+          WHERE :status IS NULL
+             OR :status = CASE WHEN closed THEN 3 WHEN pickup_end <= :now THEN 2 WHEN remaining + lapsed = 0 THEN 1 ELSE 0 END
+          ORDER BY id LIMIT :limit"
+    ))?;
+    let values: &[(&str, &dyn rusqlite::ToSql)] = &[
+        (":now", &now.as_millis()),
+        (":after", &filter.after.as_deref().unwrap_or_default()),
+        (":status", &status),
+        (":limit", &filter.limit),
+        (":id", &filter.id),
+        (":merchant", &filter.merchant_id),
+    ];
+    // Names that a statement does not have cannot be bound.
+    let used = |name: &str| find.parameter_index(name).is_ok_and(|index| index.is_some());
+    let values: Vec<(&str, &dyn rusqlite::ToSql)> =
+        values.iter().filter(|(name, _)| used(name)).copied().collect();
+    find.query_map(values.as_slice(), item)?.map(|found| found.map(|item| item.view(now))).collect()
+}
+
+fn reservations(
+    conn: &Connection,
+    now: Timestamp,
+    filter: &ReservationFilter,
+) -> Result<Vec<Reservation>, Error> {
+    let mut which = String::from("id > :after");
+    let status = filter.status.map(ReservationStatus::code);
+    let (id, after) = (filter.id.map(|id| *id.as_bytes()), filter.after.map_or([0; 16], |id| *id.as_bytes()));
+    let now_ms = now.as_millis();
+    let mut values: Vec<(&str, &dyn rusqlite::ToSql)> = vec![(":after", &after), (":limit", &filter.limit)];
+    let mut add = |sql: &str, name: &'static str, value| {
+        which.push_str(sql);
+        values.push((name, value));
+    };
+    if id.is_some() {
+        add(" AND id = :id", ":id", &id);
+    }
+    if filter.user_id.is_some() {
+        add(" AND user_id = :user", ":user", &filter.user_id);
+    }
+    if filter.merchant_id.is_some() {
+        add(" AND merchant_id = :merchant", ":merchant", &filter.merchant_id);
+    }
+    if status.is_some() {
+        add(
+            " AND CASE WHEN status <= 1 AND expires_at <= :now THEN 4 ELSE status END = :status",
+            ":status",
+            &status,
+        );
+        values.push((":now", &now_ms));
+    }
+    let sql = format!("SELECT {RESERVATION} FROM reservations WHERE {which} ORDER BY id LIMIT :limit");
+    let mut find = conn.prepare_cached(&sql)?;
+    find.query_map(values.as_slice(), reservation)?.map(|found| found.map(|one| one.at(now))).collect()
+}
+
+/// Keys of idempotency that were made before an instant are forgotten.
+pub(crate) const PRUNE_KEYS: &str = "DELETE FROM idempotency_keys WHERE (scope, key) IN
+        (SELECT scope, key FROM idempotency_keys WHERE at <= ?1 ORDER BY at LIMIT ?2)";
