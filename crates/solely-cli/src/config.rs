@@ -99,6 +99,9 @@ fn check(config: &Config) -> Result<(), Failed> {
     if ttl < Duration::from_millis(100) || ttl > Duration::from_secs(86_400) {
         return Err(Failed::Config("`enrich.request_ttl` is 100ms to 1d".to_owned()));
     }
+    if let Some((key, problem)) = config.reserve.problem() {
+        return Err(Failed::Config(format!("`reserve.{key}` {problem}")));
+    }
     let providers =
         config.enrich.providers.iter().map(|(name, provider)| ("enrich.providers", name, provider.problem()));
     let sources = config.feed.sources.iter().map(|(name, source)| ("feed.sources", name, source.problem()));
@@ -247,7 +250,7 @@ impl Loaded {
             });
             let value = match key.as_str() {
                 "store.url" | "redis.url" => without_password(value),
-                "auth.jwt_secret" if value != "" => "***".into(),
+                "auth.jwt_secret" | "reserve.webhook_secret" if value != "" => "***".into(),
                 key => match key.rsplit('.').next() {
                     Some("password" | "api_key") if value != "" => "***".into(),
                     Some("url") => without_password(value),

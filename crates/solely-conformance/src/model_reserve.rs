@@ -304,9 +304,9 @@ impl Case {
         }
         let item = &mut self.model.items[place];
         if change.add < 0 {
-            item.withdrawn += units
+            item.withdrawn += units;
         } else {
-            item.original += units
+            item.original += units;
         }
         Ok(verdict.clone())
     }

@@ -502,8 +502,8 @@ pub async fn a_key_is_decided_once(world: World) {
     assert_eq!((decided[0].replayed, decided[1].replayed), (false, true));
     let refused = shop.decide(vec![keyed("sold-out", "d", reserve("u2", "box"))]).await;
     assert_eq!(refused[0].verdict, Verdict::Refused(Refusal::BoxUnavailable));
-    let reused = shop.decide(vec![keyed("k", "other", reserve("u1", "box"))]).await;
-    assert_eq!(reused[0].verdict, Verdict::Refused(Refusal::IdempotencyKeyReused));
+    let other = shop.decide(vec![keyed("k", "other", reserve("u1", "box"))]).await;
+    assert_eq!(other[0].verdict, Verdict::Refused(Refusal::IdempotencyKeyReused));
     let first = decided[0].verdict.clone();
     shop.does(Operation::Cancel(of(first.clone()).expect("is held").id)).await.expect("is given back");
     shop.world.restart().await;

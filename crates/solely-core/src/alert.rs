@@ -116,7 +116,11 @@ impl Alerts {
         let open = upstreams.status(store).await?;
         let open: Vec<&str> =
             open.iter().filter(|one| one.state == UpstreamState::Open).map(|one| one.name.as_str()).collect();
-        let share = self.metrics.lock_failures().value();
+        let reserve = &self.metrics.reserve;
+        let shares = [self.metrics.lock_failures().value(), reserve.lock_failures().value()];
+        let share = shares.into_iter().flatten().reduce(f64::max);
+        let failing = reserve.failures().value();
+        let lag = reserve.lag();
         #[expect(clippy::cast_precision_loss, reason = "counts of this size have room in it")]
         let number = |count: u64| count as f64;
         Ok(vec![
@@ -128,11 +132,39 @@ impl Alerts {
                     || format!("Fewer than {SAMPLES_MIN} leases were asked for in five minutes."),
                     |share| {
                         format!(
-                            "{:.1} % of leases asked for could not be judged: look at the store.",
+                            "{:.1} % of leases or boxes asked for could not be got hold of: look at the store.",
                             share * 100.0
                         )
                     },
                 ),
+            ),
+            self.judge(
+                "reservation_failure_rate",
+                failing.unwrap_or(0.0),
+                0.1,
+                failing.map_or_else(
+                    || format!("Fewer than {SAMPLES_MIN} reservations were asked for in five minutes."),
+                    |share| format!("{:.1} % of reservations failed: look at the store.", share * 100.0),
+                ),
+            ),
+            self.judge(
+                "cleanup_lag",
+                lag.as_secs_f64(),
+                60.0,
+                format!(
+                    "The oldest hold whose time is over waits for {} s to be swept: is the sweeper running?",
+                    lag.as_secs()
+                ),
+            ),
+            self.judge(
+                "inventory_inconsistency",
+                number(reserve.drift()),
+                0.0,
+                if reserve.drift() == 0 {
+                    "Copies of quantities agree with the store.".to_owned()
+                } else {
+                    format!("Copies of quantities differ by {} boxes; they are repaired.", reserve.drift())
+                },
             ),
             self.judge(
                 "queue_depth",

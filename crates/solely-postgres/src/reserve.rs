@@ -9,6 +9,7 @@
 //!
 //! What is read is sent behind the lock without waiting for it: each statement sees what was committed when it runs.
 
+use std::fmt::Write as _;
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -63,7 +64,7 @@ impl ReserveStore for PostgresStore {
         {
             if let Some(value) = value {
                 values.push(value);
-                which.push_str(&format!(" AND {column} = ${}", values.len()));
+                let _ = write!(which, " AND {column} = ${}", values.len());
             }
         }
         let sql = format!(
@@ -85,7 +86,7 @@ impl ReserveStore for PostgresStore {
         let mut values: Vec<&(dyn ToSql + Sync)> = vec![&offset, &after, &limit];
         let mut add = |sql: &str, value| {
             values.push(value);
-            which.push_str(&format!(" AND {sql} = ${}", values.len()));
+            let _ = write!(which, " AND {sql} = ${}", values.len());
         };
         if let Some(id) = &id {
             add("id", id);
@@ -309,9 +310,15 @@ async fn load(tx: &Tx<'_>, asked: &Asked) -> Result<Books, Error> {
         unreachable!("as many answers as statements");
     };
     let mut books = Books::at(locked.first().map_or(Timestamp::default(), |locked| row::time(locked, 0)));
-    items.iter().for_each(|found| books.item(item(found)));
-    mentioned.iter().chain(open).for_each(|found| books.reservation(reservation(found)));
-    lapsed.iter().for_each(|found| books.lapsed(reservation(found)));
+    for found in items {
+        books.item(item(found));
+    }
+    for found in mentioned.iter().chain(open) {
+        books.reservation(reservation(found));
+    }
+    for found in lapsed {
+        books.lapsed(reservation(found));
+    }
     for found in types {
         books.box_type(BoxType { id: found.get(0), merchant_id: found.get(1), name: found.get(2) });
     }
@@ -429,7 +436,7 @@ fn update_items(books: &Books, guarded: bool) -> Option<Write<'_>> {
          {EXPECTED}"
     );
     Some(Write {
-        sql: sql,
+        sql,
         values: vec![
             Box::new(expected),
             Box::new(ids),
@@ -476,7 +483,7 @@ fn update_reservations(books: &Books, guarded: bool) -> Option<Write<'_>> {
         if guarded { EXPECTED } else { "SELECT $1::bigint" }
     );
     Some(Write {
-        sql: sql,
+        sql,
         values: vec![
             Box::new(expected),
             Box::new(ids),
@@ -514,7 +521,7 @@ fn insert_reservations(books: &Books) -> Option<Write<'_>> {
                               $14::bigint[], $15::boolean[], $16::smallint[], $17::bigint[])"
     );
     Some(Write {
-        sql: sql,
+        sql,
         values: vec![
             Box::new(ids),
             Box::new(texts(|row| &row.user_id)),

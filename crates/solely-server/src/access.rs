@@ -28,6 +28,8 @@ pub enum Rule {
     Known,
     /// A scope.
     Needs(Scope),
+    /// A scope, or a user, whose route judges what is its own.
+    NeedsOrUser(Scope),
 }
 
 /// The rules of all routes, by method and path.
@@ -61,7 +63,11 @@ fn rule(operation: &Operation) -> Option<Rule> {
         None => Some(Rule::Open),
         Some(scopes) => match scopes?.first() {
             None => Some(Rule::Known),
-            Some(scope) => Some(Rule::Needs(scope.as_str()?.parse().ok()?)),
+            Some(scope) => {
+                let scope = scope.as_str()?.parse().ok()?;
+                let users_too = said.as_array()?.iter().any(|one| one.get("user").is_some());
+                Some(if users_too { Rule::NeedsOrUser(scope) } else { Rule::Needs(scope) })
+            }
         },
     }
 }
@@ -140,11 +146,12 @@ pub(crate) async fn layer(State(app): State<App>, mut request: Request, next: Ne
     let caller = match rule {
         // Nothing is behind it: an unknown route or method says so itself.
         None | Some(Rule::Open) => Caller::Anyone,
-        Some(rule @ (Rule::Known | Rule::Needs(_))) => {
+        Some(rule @ (Rule::Known | Rule::Needs(_) | Rule::NeedsOrUser(_))) => {
             let ticket = path.filter(|path| path == SOCKET).and_then(|_| ticket(&request));
             match app.access.caller(request.headers(), ticket.as_deref()).await {
                 Ok(caller) => match rule {
-                    Rule::Needs(needed) if !caller.may(needed) => {
+                    Rule::NeedsOrUser(_) if matches!(caller, Caller::User { .. }) => caller,
+                    Rule::Needs(needed) | Rule::NeedsOrUser(needed) if !caller.may(needed) => {
                         let message = format!("This needs the scope `{needed}`.");
                         return ApiError::new(StatusCode::FORBIDDEN, "FORBIDDEN", message).into_response();
                     }

@@ -20,7 +20,11 @@ pub struct ApiError {
     message: String,
     retry_after: Option<Duration>,
     details: Option<Value>,
+    replayed: bool,
 }
+
+/// Says that an answer is that of an earlier request with the same key.
+pub(crate) const REPLAY: HeaderName = HeaderName::from_static("idempotent-replay");
 
 /// The one body of every error.
 #[derive(Serialize, ToSchema)]
@@ -71,7 +75,7 @@ impl IntoResponses for ApiErrors {
 impl ApiError {
     /// An error of this status, code and sentence.
     pub fn new(status: StatusCode, code: &'static str, message: impl Into<String>) -> Self {
-        Self { status, code, message: message.into(), retry_after: None, details: None }
+        Self { status, code, message: message.into(), retry_after: None, details: None, replayed: false }
     }
 
     /// Something is wrong with the request; the message names the field.
@@ -101,6 +105,12 @@ impl ApiError {
         self
     }
 
+    /// Says that it is the answer to an earlier request with the same key.
+    pub(crate) fn replayed(mut self, replayed: bool) -> Self {
+        self.replayed = replayed;
+        self
+    }
+
     /// The whole response, once the request's id is known.
     pub(crate) fn into_body(self, request_id: &str) -> Response {
         let retry_ms = self.retry_after.map(|wait| u64::try_from(wait.as_millis()).unwrap_or(u64::MAX));
@@ -114,6 +124,9 @@ impl ApiError {
         let mut response = (self.status, axum::Json(body)).into_response();
         if let Some(retry_ms) = retry_ms {
             set(&mut response, header::RETRY_AFTER, &retry_ms.div_ceil(1_000).to_string());
+        }
+        if self.replayed {
+            set(&mut response, REPLAY, "true");
         }
         response
     }

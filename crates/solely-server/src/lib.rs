@@ -28,13 +28,14 @@ use solely_core::alert::Alerts;
 use solely_core::bus::Bus;
 use solely_core::cache::Cache;
 use solely_core::companion::Companion;
-use solely_core::config::EnrichConfig;
+use solely_core::config::{EnrichConfig, ReserveConfig};
 use solely_core::enrich::{Enrich, EnrichParts, Provider};
 use solely_core::feed::{Feed, FeedSource};
 use solely_core::lease::Leases;
 use solely_core::metrics::Metrics;
 use solely_core::products::{self, Products, ProductsParts};
 use solely_core::queue::Jobs;
+use solely_core::reserve::{Reserve, ReserveParts};
 use solely_core::upstream::Upstreams;
 use tokio_util::sync::CancellationToken;
 
@@ -60,6 +61,8 @@ pub struct App {
     pub enrich: Enrich,
     /// Product searches.
     pub products: Products,
+    /// Boxes that are reserved.
+    pub reserve: Reserve,
     /// Sources that are copied, with their runs.
     pub feed: Feed,
     /// The upstreams of this process.
@@ -97,6 +100,8 @@ pub struct Parts {
     pub providers: Vec<Provider>,
     /// Plugins that have products.
     pub plugins: Vec<products::App>,
+    /// How boxes are reserved.
+    pub reserve: ReserveConfig,
     /// Sources that are copied.
     pub sources: Vec<FeedSource>,
     /// How callers are known.
@@ -138,6 +143,8 @@ impl App {
             process,
         };
         let products = Products::new(parts_of, plugins);
+        let parts_of = ReserveParts { store: store.clone(), metrics: metrics.clone() };
+        let reserve = Reserve::new(parts_of, &parts.reserve);
         let of_providers = enrich.providers().filter(|provider| provider.settings.enabled);
         let upstreams = of_providers
             .map(|provider| provider.upstream.clone())
@@ -150,6 +157,7 @@ impl App {
             enrich,
             leases,
             products,
+            reserve,
             process,
             feed,
             companion,

@@ -19,6 +19,7 @@ use crate::error::ErrorBody;
     tags(
         (name = "products", description = "Product searches: fresh or stale at once, one call, one refresh"),
         (name = "enrich", description = "Provider links of places, looked up once and told to everyone who waits"),
+        (name = "reserve", description = "Boxes held, paid, collected, cancelled, expired: never one too many, never one lost"),
         (name = "leases", description = "Named rights with an end and a fence that only grows"),
         (name = "jobs", description = "Durable unique work, and its dead letters"),
         (name = "queues", description = "Queues and their pauses"),
@@ -42,6 +43,12 @@ impl Modify for Bearer {
             .build();
         if let Some(components) = &mut api.components {
             components.add_security_scheme("key", SecurityScheme::Http(bearer));
+            let user = HttpBuilder::new()
+                .scheme(HttpAuthScheme::Bearer)
+                .bearer_format("JWT")
+                .description(Some("A user token, for what is the user's own"))
+                .build();
+            components.add_security_scheme("user", SecurityScheme::Http(user));
         }
     }
 }

@@ -12,8 +12,8 @@ use utoipa_axum::routes;
 use crate::error::ApiError;
 use crate::openapi::Description;
 use crate::routes::{
-    alert, dead_letter, docs, enrich, feed, health, job, lease, metrics, products, queue, run, ticket,
-    timeline, upstream,
+    alert, dead_letter, docs, enrich, feed, health, inventory, job, lease, merchant, metrics, products,
+    queue, reservation, run, ticket, timeline, upstream,
 };
 use crate::{App, access, limit, origin, request_id, ws};
 
@@ -44,6 +44,18 @@ fn described() -> OpenApiRouter<App> {
         .routes(routes!(enrich::look, enrich::forget))
         .routes(routes!(products::search))
         .routes(routes!(products::put))
+        .routes(routes!(merchant::create))
+        .routes(routes!(merchant::create_box_type))
+        .routes(routes!(inventory::list, inventory::create))
+        .routes(routes!(inventory::show, inventory::change))
+        .routes(routes!(inventory::audit))
+        .routes(routes!(reservation::list, reservation::create))
+        .routes(routes!(reservation::show))
+        .routes(routes!(reservation::confirm))
+        .routes(routes!(reservation::collect))
+        .routes(routes!(reservation::cancel))
+        .routes(routes!(reservation::extend))
+        .routes(routes!(reservation::audit))
         .routes(routes!(run::list, run::start))
         .routes(routes!(run::show))
         .routes(routes!(run::cancel))

@@ -37,11 +37,17 @@ pub async fn serve(listener: TcpListener, app: App, runtime: Runtime, stop: Canc
     let app = App { stop: stop.clone(), ..app };
     let watching = tokio::spawn(stop.clone().run_until_cancelled_owned(watch_alerts(app.clone())));
     let feeds = tokio::spawn(app.feed.clone().keep(stop.clone()));
+    let reserve = app.reserve.clone();
+    let sweeper = tokio::spawn({
+        let stop = stop.clone();
+        async move { reserve.sweep_until(stop).await }
+    });
     let sockets = app.sockets.clone();
     listen::serve(listener, router(app), &stop, grace).await;
     let _ = tokio::time::timeout(SETTLING, sockets.closed()).await;
     let _ = watching.await;
     let _ = feeds.await;
+    let _ = sweeper.await;
     let _ = worker.await;
     drained.cancel();
     let _ = upkeep.await;

@@ -67,6 +67,8 @@ enum Needs {
     Nothing,
     SomeCaller,
     Scope(String),
+    /// Or a user, for what is its own.
+    ScopeOrUser(String),
 }
 
 async fn routes(server: &Server) -> Vec<Route> {
@@ -81,9 +83,13 @@ async fn routes(server: &Server) -> Vec<Route> {
             let security = operation["security"].as_array().expect("every route says who may call it");
             let needs = match security.first().and_then(|one| one.get("key")) {
                 None => Needs::Nothing,
-                Some(scopes) => {
-                    scopes[0].as_str().map_or(Needs::SomeCaller, |scope| Needs::Scope(scope.to_owned()))
-                }
+                Some(scopes) => match scopes[0].as_str() {
+                    None => Needs::SomeCaller,
+                    Some(scope) if security.iter().any(|one| one.get("user").is_some()) => {
+                        Needs::ScopeOrUser(scope.to_owned())
+                    }
+                    Some(scope) => Needs::Scope(scope.to_owned()),
+                },
             };
             let some_id = "01900000-0000-7000-8000-000000000000";
             let path = path.replace("{id}", some_id).replace("{name}", "some-queue");
@@ -130,7 +136,7 @@ async fn every_route_asks_for_what_it_needs() {
             assert_eq!(status, 401, "{what} {bearer:?}: {body}");
             refused("UNAUTHENTICATED", &body);
         }
-        let Needs::Scope(needed) = needs else {
+        let (Needs::Scope(needed) | Needs::ScopeOrUser(needed)) = needs else {
             for bearer in [by_scope["feed:read"].as_str(), &user] {
                 let (status, body) = call(&server, method, path, Some(bearer)).await;
                 assert!(status != 401 && status != 403 && status < 500, "{what}: {status} {body}");
@@ -138,7 +144,8 @@ async fn every_route_asks_for_what_it_needs() {
             continue;
         };
         let (status, body) = call(&server, method, path, Some(&user)).await;
-        assert_eq!(status, 403, "{what} by a user: {body}");
+        let users_too = matches!(needs, Needs::ScopeOrUser(_));
+        assert_eq!(status == 403, !users_too, "{what} by a user: {body}");
         let (area, right) = needed.split_once(':').expect("a scope");
         for (scope, key) in &by_scope {
             let (status, body) = call(&server, method, path, Some(key)).await;
@@ -326,4 +333,38 @@ async fn the_description_and_its_page_are_served() {
         let text = answer.text().await.expect("text");
         assert!(!text.contains("://") && !text.contains("innerHTML"), "{path}");
     }
+}
+
+/// A user reserves, extends, gives back and reads for itself alone; paying, collecting and stock are the service's.
+#[tokio::test]
+async fn a_user_has_what_is_its_own() {
+    let server = server().await;
+    let service = key(server.folder.path(), &["reserve:write"]);
+    let ask = async |bearer: &str, method: &str, path: &str, body: Value| {
+        let method = reqwest::Method::from_bytes(method.as_bytes()).expect("a method");
+        let request = server.client.request(method, format!("{}{path}", server.url)).bearer_auth(bearer);
+        let answer = request.json(&body).send().await.expect("answers");
+        (answer.status().as_u16(), answer.json::<Value>().await.unwrap_or_default())
+    };
+    crate::reserve::stock(async |path: &str, body| ask(&service, "POST", path, body).await, "box", 5).await;
+    let (u1, u2) = (user_token("u1", 60), user_token("u2", 60));
+    let reserve = json!({"userId": "u1", "boxInventoryId": "box"});
+    assert_eq!(ask(&u2, "POST", "/v1/reservations", reserve.clone()).await.0, 403, "for another");
+    let (status, held) = ask(&u1, "POST", "/v1/reservations", reserve).await;
+    assert_eq!(status, 201, "{held}");
+    let path = format!("/v1/reservations/{}", held["id"].as_str().expect("an id"));
+    let empty = json!({});
+    assert_eq!(ask(&u1, "GET", &path, empty.clone()).await.0, 200);
+    assert_eq!(ask(&u2, "GET", &path, empty.clone()).await.0, 403);
+    assert_eq!(ask(&u2, "POST", &format!("{path}/cancel"), empty.clone()).await.0, 403);
+    assert_eq!(ask(&u2, "POST", &format!("{path}/extend"), empty.clone()).await.0, 403);
+    assert_eq!(ask(&u1, "POST", &format!("{path}/confirm"), empty.clone()).await.0, 403, "the service's");
+    assert_eq!(ask(&u1, "POST", &format!("{path}/extend"), empty.clone()).await.0, 200);
+    let (_, own) = ask(&u1, "GET", "/v1/reservations", empty.clone()).await;
+    assert_eq!(own["items"].as_array().map(Vec::len), Some(1));
+    let (_, others) = ask(&u2, "GET", "/v1/reservations", empty.clone()).await;
+    assert_eq!(others["items"], json!([]), "without a userId: one's own");
+    assert_eq!(ask(&u2, "GET", "/v1/reservations?userId=u1", empty.clone()).await.0, 403);
+    assert_eq!(ask(&u1, "POST", &format!("{path}/cancel"), empty.clone()).await.0, 200);
+    assert_eq!(ask(&u1, "PATCH", "/v1/inventory/box", json!({"addQuantity": 1})).await.0, 403);
 }

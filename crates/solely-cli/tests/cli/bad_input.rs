@@ -40,6 +40,7 @@ fn cases() -> Vec<Case> {
         run_cases(),
         enrich_cases(),
         product_cases(),
+        reserve_cases(),
         wrong_methods(),
         large_bodies(),
     ]
@@ -299,6 +300,102 @@ fn product_cases() -> Vec<Case> {
     ]
 }
 
+const SOME_RESERVATION: &str = "/v1/reservations/01900000-0000-7000-8000-000000000000";
+const SOME_CONFIRM: &str = "/v1/reservations/01900000-0000-7000-8000-000000000000/confirm";
+const SOME_COLLECT: &str = "/v1/reservations/01900000-0000-7000-8000-000000000000/collect";
+const SOME_CANCELLATION: &str = "/v1/reservations/01900000-0000-7000-8000-000000000000/cancel";
+const SOME_EXTENSION: &str = "/v1/reservations/01900000-0000-7000-8000-000000000000/extend";
+const SOME_AUDIT: &str = "/v1/reservations/01900000-0000-7000-8000-000000000000/audit";
+
+fn reserve_cases() -> Vec<Case> {
+    let merchant = |body: &str, says| invalid("POST", "/v1/merchants", body, says);
+    let stock = |more: &str, says| {
+        let body = format!(r#"{{"boxTypeId":"t","quantity":1,"price":1,"currency":"EUR"{more}}}"#);
+        invalid("POST", "/v1/inventory", &body, says)
+    };
+    let reserve = |more: &str, says| {
+        let body = format!(r#"{{"userId":"u","boxInventoryId":"b"{more}}}"#);
+        invalid("POST", "/v1/reservations", &body, says)
+    };
+    let not_found = |method, path, body: &str, code| case(method, path, body, 404, code, "");
+    let window = r#","pickupStart":"2026-01-01T00:00:00Z","pickupEnd":"2026-01-01T01:00:00Z""#;
+    let some_stock = format!(r#"{{"boxTypeId":"nobody","quantity":1,"price":1,"currency":"EUR"{window}}}"#);
+    vec![
+        merchant("", "name"),
+        merchant(r#"{"name":""}"#, "name"),
+        merchant(r#"{"name":"a","timezone":"Nowhere/Town"}"#, "timezone"),
+        merchant(r#"{"name":"a","id":""}"#, "id"),
+        merchant(r#"{"name":"a","colour":"red"}"#, "colour"),
+        invalid("POST", "/v1/merchants/nobody/box-types", "", "name"),
+        not_found("POST", "/v1/merchants/nobody/box-types", r#"{"name":"a"}"#, "MERCHANT_NOT_FOUND"),
+        invalid("POST", "/v1/inventory", "", "boxTypeId"),
+        stock("", "pickupStart"),
+        stock(r#","pickupStart":"2026-01-01T00:00:00Z""#, "pickupEnd"),
+        stock(r#","pickupStart":"2026-01-01T01:00:00Z","pickupEnd":"2026-01-01T01:00:00Z""#, "pickupEnd"),
+        stock(r#","pickupStart":"soon","pickupEnd":"2026-01-01T01:00:00Z""#, "pickupStart"),
+        stock(r#","pickupDate":"soon","pickupStartTime":"18:00","pickupEndTime":"19:00""#, "pickupDate"),
+        stock(
+            r#","pickupDate":"2026-01-01","pickupStartTime":"1x","pickupEndTime":"19:00""#,
+            "pickupStartTime",
+        ),
+        stock(
+            r#","pickupDate":"2026-01-01","pickupStartTime":"18:00","pickupEndTime":"18:00""#,
+            "pickupEndTime",
+        ),
+        stock(&format!(r#"{window},"pricing":{{"kind":"rising"}}"#), "pricing"),
+        stock(&format!(r#"{window},"colour":"red""#), "colour"),
+        invalid("POST", "/v1/inventory", &some_stock.replace(r#""price":1"#, r#""price":-1"#), "price"),
+        invalid("POST", "/v1/inventory", &some_stock.replace("EUR", "eur"), "currency"),
+        invalid(
+            "POST",
+            "/v1/inventory",
+            &some_stock.replace(r#""quantity":1"#, r#""quantity":-1"#),
+            "quantity",
+        ),
+        invalid(
+            "POST",
+            "/v1/inventory",
+            &some_stock.replace(r#""quantity":1"#, r#""quantity":99999999"#),
+            "quantity",
+        ),
+        not_found("POST", "/v1/inventory", &some_stock, "BOX_TYPE_NOT_FOUND"),
+        not_found("GET", "/v1/inventory/nobody", "", "BOX_NOT_FOUND"),
+        not_found("GET", "/v1/inventory/nobody/audit", "", "BOX_NOT_FOUND"),
+        not_found("PATCH", "/v1/inventory/nobody", r#"{"addQuantity":1}"#, "BOX_NOT_FOUND"),
+        invalid("PATCH", "/v1/inventory/nobody", r#"{"status":"SOLD_OUT"}"#, "status"),
+        invalid("PATCH", "/v1/inventory/nobody", r#"{"addQuantity":99999999999}"#, "addQuantity"),
+        invalid("PATCH", "/v1/inventory/nobody", r#"{"addQuantity":"1"}"#, "addQuantity"),
+        invalid("GET", "/v1/inventory?status=GONE", "", "status"),
+        invalid("GET", "/v1/inventory?limit=0", "", "limit"),
+        invalid("GET", "/v1/inventory?colour=red", "", "colour"),
+        invalid("POST", "/v1/reservations", "", "userId"),
+        invalid("POST", "/v1/reservations", r#"{"userId":"u"}"#, "boxInventoryId"),
+        reserve(r#","ttlMinutes":14"#, "ttlMinutes"),
+        reserve(r#","ttlMinutes":30.1"#, "ttlMinutes"),
+        reserve(r#","ttlMinutes":-1"#, "ttlMinutes"),
+        reserve(r#","ttlMinutes":"20""#, "ttlMinutes"),
+        reserve(r#","quantity":0"#, "quantity"),
+        reserve(r#","quantity":1001"#, "quantity"),
+        reserve(r#","quantity":1.5"#, "quantity"),
+        reserve(r#","maxPrice":-1"#, "maxPrice"),
+        reserve(r#","colour":"red""#, "colour"),
+        not_found("POST", "/v1/reservations", r#"{"userId":"u","boxInventoryId":"b"}"#, "BOX_NOT_FOUND"),
+        not_found("GET", SOME_RESERVATION, "", "RESERVATION_NOT_FOUND"),
+        not_found("GET", "/v1/reservations/nonsense", "", "RESERVATION_NOT_FOUND"),
+        not_found("GET", SOME_AUDIT, "", "RESERVATION_NOT_FOUND"),
+        not_found("POST", SOME_CONFIRM, "", "RESERVATION_NOT_FOUND"),
+        not_found("POST", SOME_CANCELLATION, "", "RESERVATION_NOT_FOUND"),
+        not_found("POST", SOME_EXTENSION, "", "RESERVATION_NOT_FOUND"),
+        not_found("POST", SOME_COLLECT, r#"{"pickupCode":"7KQ2-M9XD"}"#, "RESERVATION_NOT_FOUND"),
+        invalid("POST", SOME_COLLECT, "", "pickupCode"),
+        invalid("POST", SOME_CONFIRM, r#"{"colour":"red"}"#, "colour"),
+        invalid("POST", SOME_EXTENSION, r#"{"ttlMinutes":99}"#, "ttlMinutes"),
+        invalid("GET", "/v1/reservations?status=GONE", "", "status"),
+        invalid("GET", "/v1/reservations?cursor=nonsense", "", "cursor"),
+        invalid("GET", "/v1/reservations?colour=red", "", "colour"),
+    ]
+}
+
 fn wrong_methods() -> Vec<Case> {
     let wrong_method = [
         ("POST", "/healthz"),
@@ -319,6 +416,11 @@ fn wrong_methods() -> Vec<Case> {
         ("GET", "/v1/enrich/warm"),
         ("GET", "/v1/products/search"),
         ("POST", "/v1/products/cache"),
+        ("GET", "/v1/merchants"),
+        ("PUT", "/v1/inventory"),
+        ("DELETE", "/v1/reservations"),
+        ("PUT", SOME_RESERVATION),
+        ("GET", SOME_CONFIRM),
         ("PUT", "/v1/enrich/some-request"),
         ("POST", SOME_PLACE),
         ("DELETE", "/v1/runs"),
@@ -354,6 +456,8 @@ fn large_bodies() -> Vec<Case> {
         "/v1/enrich",
         "/v1/enrich/warm",
         "/v1/products/search",
+        "/v1/reservations",
+        "/v1/inventory",
     ]
     .map(|path| case("POST", path, &body, 413, "BODY_TOO_LARGE", "1048576"))
     .into()
@@ -374,6 +478,11 @@ fn contents(server: &Server) -> Vec<i64> {
         "tickets",
         "feeds",
         "run_metadata",
+        "merchants",
+        "box_types",
+        "inventory",
+        "reservations",
+        "idempotency_keys",
     ];
     let count = |table: &str| conn.query_row(&format!("SELECT count(*) FROM {table}"), [], |row| row.get(0));
     tables.map(|table| count(table).expect("counts")).to_vec()

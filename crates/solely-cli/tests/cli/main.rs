@@ -16,6 +16,8 @@ mod overload;
 mod products;
 mod products_many;
 mod redis;
+mod reserve;
+mod reserve_many;
 mod sample;
 mod secret;
 mod server;

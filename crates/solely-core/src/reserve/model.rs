@@ -9,6 +9,7 @@ use crate::clock::Timestamp;
 use crate::id::ReservationId;
 
 /// Someone who offers boxes. The unit of stock serialisation.
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Merchant {
@@ -21,6 +22,7 @@ pub struct Merchant {
 }
 
 /// A kind of box of a merchant.
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct BoxType {
@@ -74,6 +76,7 @@ pub struct Inventory {
 }
 
 /// What can be done with an inventory.
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "SCREAMING_SNAKE_CASE")]
 pub enum InventoryStatus {
@@ -88,6 +91,7 @@ pub enum InventoryStatus {
 }
 
 /// An inventory as clients see it at an instant.
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct InventoryView {
@@ -108,13 +112,16 @@ pub struct InventoryView {
     /// In which currency.
     pub currency: String,
     /// From when boxes are given out,
+    #[cfg_attr(feature = "openapi", schema(value_type = String, format = DateTime))]
     pub pickup_start: Timestamp,
     /// and until when.
+    #[cfg_attr(feature = "openapi", schema(value_type = String, format = DateTime))]
     pub pickup_end: Timestamp,
     /// What can be done with it.
     pub status: InventoryStatus,
     /// How the price falls.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<Object>))]
     pub pricing: Option<Pricing>,
 }
 
@@ -168,6 +175,7 @@ impl Inventory {
 }
 
 /// Where a reservation stands.
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "SCREAMING_SNAKE_CASE")]
 pub enum ReservationStatus {
@@ -220,6 +228,7 @@ impl std::str::FromStr for InventoryStatus {
 }
 
 /// Whether it was paid.
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "SCREAMING_SNAKE_CASE")]
 pub enum PaymentStatus {
@@ -247,10 +256,12 @@ impl PaymentStatus {
 }
 
 /// Boxes that someone has, or had.
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Reservation {
     /// Which one.
+    #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub id: ReservationId,
     /// Whose.
     pub user_id: String,
@@ -271,15 +282,20 @@ pub struct Reservation {
     /// In which currency.
     pub currency: String,
     /// Since when.
+    #[cfg_attr(feature = "openapi", schema(value_type = String, format = DateTime))]
     pub reserved_at: Timestamp,
     /// Until when it is live.
+    #[cfg_attr(feature = "openapi", schema(value_type = String, format = DateTime))]
     pub expires_at: Timestamp,
     /// When it was collected.
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<String>, format = DateTime))]
     pub completed_at: Option<Timestamp>,
     /// When it was given back.
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<String>, format = DateTime))]
     pub cancelled_at: Option<Timestamp>,
     /// What clients do not see.
     #[serde(skip)]
+    #[cfg_attr(feature = "openapi", schema(ignore))]
     pub inner: ReservationInner,
 }
 
