@@ -55,7 +55,7 @@ impl Shop {
     }
 
     pub(crate) async fn decide(&self, requests: Vec<Request>) -> Vec<Decided> {
-        self.store.decide(Arc::new(requests), self.rules.clone()).await.expect("decides")
+        self.store.decide(Arc::new(requests), self.rules.clone()).await.expect("decides").0
     }
 
     pub(crate) async fn ask(&self, operation: Operation) -> Verdict {
@@ -225,7 +225,7 @@ pub async fn without_the_guard_of_the_count_it_is_oversold(world: World) {
             let requests = Arc::new(vec![Request::new(reserve(user, &item))]);
             shop.store.decide(requests, shop.rules.clone())
         });
-        let sold = join_all(buys).await.into_iter().flatten().flatten();
+        let sold = join_all(buys).await.into_iter().flatten().flat_map(|(decided, _)| decided);
         let sold = sold.filter(|one| matches!(one.verdict, Verdict::Reservation(_))).count();
         let report = shop.store.check().await.expect("checks");
         if sold > 3 && report.violations.iter().any(|broken| broken.rule.contains("stock")) {

@@ -184,9 +184,66 @@ pub trait Hints: Send + Sync {
     async fn give_back(&self, keys: &[String], owner: &str);
 }
 
+/// A plain key that others read. Nothing of ours depends on it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Note {
+    /// A text, for a while.
+    Set {
+        /// Its key.
+        name: String,
+        /// What it says.
+        value: String,
+        /// For how long.
+        ttl: Duration,
+    },
+    /// A member of a set, which lasts for a while from now.
+    Add {
+        /// The set's key.
+        name: String,
+        /// Its member.
+        member: String,
+        /// For how long.
+        ttl: Duration,
+    },
+    /// A member of a set no longer.
+    Remove {
+        /// The set's key.
+        name: String,
+        /// Its member.
+        member: String,
+    },
+    /// Gone.
+    Delete {
+        /// Its key.
+        name: String,
+    },
+}
+
+impl Note {
+    /// Its key.
+    pub fn name(&self) -> &str {
+        match self {
+            Self::Set { name, .. }
+            | Self::Add { name, .. }
+            | Self::Remove { name, .. }
+            | Self::Delete { name } => name,
+        }
+    }
+}
+
+/// Plain keys that others read.
+#[async_trait]
+pub trait Notes: Send + Sync {
+    /// Writes them, if it can.
+    async fn note(&self, notes: Vec<Note>);
+
+    /// What these keys say, where it is known.
+    async fn noted(&self, names: &[String]) -> Vec<Option<String>>;
+}
+
 /// A companion, whole.
 #[async_trait]
-pub trait Companion: Copies + Hints {
+pub trait Companion: Copies + Hints + Notes {
     /// Whether it answers and its copies follow the store.
     fn ok(&self) -> bool;
 

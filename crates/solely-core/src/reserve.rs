@@ -16,6 +16,7 @@
 
 mod books;
 pub mod combiner;
+mod copy;
 mod decide;
 mod model;
 mod operation;
@@ -27,7 +28,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 
-pub use books::{Books, Wanted};
+pub use books::{Books, Touched, Wanted};
 pub use decide::{Rules, Told, ToldOf, UNITS_MAX, subject_of, subject_of_item, told_of};
 pub use model::{
     BoxType, HoldTimes, Inventory, InventoryStatus, InventoryView, Merchant, PaymentStatus, Reservation,
@@ -88,13 +89,13 @@ pub struct Lapsed {
 /// The transitions of stock.
 #[async_trait]
 pub trait ReserveStore: Send + Sync {
-    /// Decides requests in their order, as one transaction, and answers in it. An error is everyone's, and nothing was
+    /// Decides requests in their order, as one transaction, and answers in it, with what has changed. An error is everyone's, and nothing was
     /// changed, unless it is [`StoreError::Unknown`].
     async fn decide(
         &self,
         requests: Arc<Vec<Request>>,
         rules: Arc<Rules>,
-    ) -> Result<Vec<Decided>, StoreError>;
+    ) -> Result<(Vec<Decided>, Touched), StoreError>;
 
     /// Inventories in the order of their ids, as they are now.
     async fn inventories(&self, filter: InventoryFilter) -> Result<Vec<InventoryView>, StoreError>;

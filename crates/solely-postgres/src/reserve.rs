@@ -18,7 +18,7 @@ use solely_core::fault::Guard;
 use solely_core::reserve::{
     Books, BoxType, Decided, IdempotencyKey, Inventory, InventoryFilter, InventoryStatus, InventoryView,
     Lapsed, Merchant, PaymentStatus, Request, Reservation, ReservationFilter, ReservationInner,
-    ReservationStatus, ReserveStore, Rules, Wanted,
+    ReservationStatus, ReserveStore, Rules, Touched, Wanted,
 };
 use solely_core::{ReservationId, StoreError};
 use tokio_postgres::types::ToSql;
@@ -35,7 +35,7 @@ impl ReserveStore for PostgresStore {
         &self,
         requests: Arc<Vec<Request>>,
         rules: Arc<Rules>,
-    ) -> Result<Vec<Decided>, StoreError> {
+    ) -> Result<(Vec<Decided>, Touched), StoreError> {
         if !rules.guards.hold(Guard::Decrement) {
             return self.decide_on_what_was_read(&requests, &rules).await;
         }
@@ -44,7 +44,7 @@ impl ReserveStore for PostgresStore {
             let mut books = load(tx, &wanted).await?;
             let decided = books.decide(&requests, &rules);
             write(tx, &books, true).await?;
-            Ok(decided)
+            Ok((decided, books.touched()))
         }
         .await)
     }
@@ -134,12 +134,12 @@ impl PostgresStore {
         &self,
         requests: &[Request],
         rules: &Rules,
-    ) -> Result<Vec<Decided>, StoreError> {
+    ) -> Result<(Vec<Decided>, Touched), StoreError> {
         let wanted = Asked { unlocked: true, ..Asked::of(&Wanted::of(requests)) };
         let mut books = transact!(self.work, |tx| load(tx, &wanted).await)?;
         let decided = books.decide(requests, rules);
         transact!(self.work, |tx| write(tx, &books, false).await)?;
-        Ok(decided)
+        Ok((decided, books.touched()))
     }
 }
 

@@ -22,7 +22,7 @@ use crate::topology::Topology;
 use crate::{Redis, Shared};
 
 /// The places of keys, by the server that has them.
-fn by_node(topology: &Topology, names: &[String]) -> BTreeMap<usize, Vec<usize>> {
+pub(crate) fn by_node(topology: &Topology, names: &[String]) -> BTreeMap<usize, Vec<usize>> {
     let mut groups: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
     for (place, name) in names.iter().enumerate() {
         if let Some(node) = topology.place(name) {

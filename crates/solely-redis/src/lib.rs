@@ -21,6 +21,7 @@ mod cache;
 mod follow;
 mod lease;
 mod node;
+mod note;
 mod script;
 mod topology;
 mod url;

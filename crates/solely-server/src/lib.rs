@@ -143,7 +143,8 @@ impl App {
             process,
         };
         let products = Products::new(parts_of, plugins);
-        let parts_of = ReserveParts { store: store.clone(), metrics: metrics.clone() };
+        let parts_of =
+            ReserveParts { store: store.clone(), metrics: metrics.clone(), companion: companion.clone() };
         let reserve = Reserve::new(parts_of, &parts.reserve);
         let of_providers = enrich.providers().filter(|provider| provider.settings.enabled);
         let upstreams = of_providers

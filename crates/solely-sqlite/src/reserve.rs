@@ -10,7 +10,7 @@ use solely_core::fault::Guard;
 use solely_core::reserve::{
     Books, BoxType, Decided, Inventory, InventoryFilter, InventoryStatus, InventoryView, Lapsed, Merchant,
     PaymentStatus, Request, Reservation, ReservationFilter, ReservationInner, ReservationStatus,
-    ReserveStore, Rules, Wanted,
+    ReserveStore, Rules, Touched, Wanted,
 };
 use solely_core::{ReservationId, StoreError};
 
@@ -24,7 +24,7 @@ impl ReserveStore for SqliteStore {
         &self,
         requests: Arc<Vec<Request>>,
         rules: Arc<Rules>,
-    ) -> Result<Vec<Decided>, StoreError> {
+    ) -> Result<(Vec<Decided>, Touched), StoreError> {
         if !rules.guards.hold(Guard::Decrement) {
             return self.decide_on_what_was_read(requests, rules).await;
         }
@@ -34,7 +34,7 @@ impl ReserveStore for SqliteStore {
                 let mut books = load(tx.conn, tx.now, &wanted)?;
                 let decided = books.decide(&requests, &rules);
                 write(tx, &books, true)?;
-                Ok(decided)
+                Ok((decided, books.touched()))
             })
             .await
     }
@@ -73,7 +73,7 @@ impl SqliteStore {
         &self,
         requests: Arc<Vec<Request>>,
         rules: Arc<Rules>,
-    ) -> Result<Vec<Decided>, StoreError> {
+    ) -> Result<(Vec<Decided>, Touched), StoreError> {
         let (now, wanted) = (self.writer.now(), Wanted::of(&requests));
         let (books, decided) = self
             .read(move |conn| {
@@ -82,8 +82,9 @@ impl SqliteStore {
                 Ok((books, decided))
             })
             .await?;
+        let touched = books.touched();
         self.writer.run("reserve", move |tx| write(tx, &books, false)).await?;
-        Ok(decided)
+        Ok((decided, touched))
     }
 }
 

@@ -14,7 +14,7 @@ use crate::socket::PATIENCE;
 /// A merchant with boxes for the next two hours.
 pub(crate) async fn stock(post: impl AsyncFn(&str, Value) -> (u16, Value), id: &str, quantity: u32) {
     let now = Clock::system().now();
-    let until = now.plus(Duration::from_hours(2));
+    let until = now.plus(Duration::from_secs(2 * 3_600));
     stock_until(post, id, quantity, (now, until)).await;
 }
 
@@ -211,8 +211,8 @@ async fn keys_of_idempotency() {
     let (status, replayed, first) = keyed(&server, "k1", body("u1")).await;
     assert_eq!((status, replayed), (201, false));
     assert_eq!(keyed(&server, "k1", body("u1")).await, (201, true, first));
-    let (status, _, reused) = keyed(&server, "k1", body("u2")).await;
-    assert_eq!((status, &reused["error"]), (422, &json!("IDEMPOTENCY_KEY_REUSED")));
+    let (status, _, other) = keyed(&server, "k1", body("u2")).await;
+    assert_eq!((status, &other["error"]), (422, &json!("IDEMPOTENCY_KEY_REUSED")));
     let (status, _, refused) = keyed(&server, "k2", body("u1")).await;
     assert_eq!((status, &refused["error"]), (409, &json!("ACTIVE_RESERVATION_EXISTS")));
     let (status, replayed, again) = keyed(&server, "k2", body("u1")).await;

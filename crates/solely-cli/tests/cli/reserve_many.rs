@@ -114,3 +114,38 @@ async fn without_the_guard_a_crowd_is_sold_too_much() {
         .expect("runs");
     assert_eq!(check.status.code(), Some(1));
 }
+
+/// What stands in Redis for others: while a hold lives, the boxes that are left, and the leases while they are held. A
+/// quantity that somebody has changed there is noticed and written anew.
+#[tokio::test]
+async fn the_keys_of_redis() {
+    let (database, redis) = (fresh_database(), RedisServer::start());
+    let server = server(&database, &redis.url(), &[("SOLELY__RESERVE__SWEEP_EVERY", "200ms")]).await;
+    stock(async |path: &str, body| server.post(path, body).await, "box", 3).await;
+    let says = |command: &str| redis.ask(command).unwrap_or_default();
+    let deadline = std::time::Instant::now() + crate::socket::PATIENCE;
+    let until = async |command: String, text: &str| {
+        while !says(&command).contains(text) {
+            assert!(std::time::Instant::now() < deadline, "{command}: {}", says(&command));
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    until("GET inventory:quantity:box".to_owned(), "3").await;
+    let body = json!({"userId": "u1", "boxInventoryId": "box"});
+    let (status, held) = server.post("/v1/reservations", body).await;
+    assert_eq!(status, 201, "{held}");
+    let id = held["id"].as_str().expect("an id");
+    until(format!("GET reservation:ttl:{id}"), held["expiresAt"].as_str().expect("a time")).await;
+    until("SMEMBERS user:reservations:u1:m1".to_owned(), id).await;
+    until("GET inventory:quantity:box".to_owned(), "2").await;
+    // Somebody writes nonsense, and the next change is elsewhere: it is repaired all the same.
+    says("SET lock:inventory:box somebody PX 60000");
+    let (status, second) =
+        server.post("/v1/reservations", json!({"userId": "u2", "boxInventoryId": "box"})).await;
+    assert_eq!(status, 201, "a lease that somebody holds decides nothing: {second}");
+    says("SET inventory:quantity:box 77");
+    until("GET inventory:quantity:box".to_owned(), "1").await;
+    server.post(&format!("/v1/reservations/{id}/cancel"), json!({})).await;
+    until("SMEMBERS user:reservations:u1:m1".to_owned(), "*0").await;
+    until(format!("GET reservation:ttl:{id}"), "$-1").await;
+}

@@ -68,6 +68,17 @@ impl Wanted {
     }
 }
 
+/// What a batch has changed, for those who keep copies.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Touched {
+    /// When.
+    pub now: Timestamp,
+    /// Inventories, and what is free of each.
+    pub items: Vec<(String, u32)>,
+    /// Reservations as they are.
+    pub reservations: Vec<Reservation>,
+}
+
 /// A row as it was read, and as it is to be.
 #[derive(Clone, Debug)]
 pub(super) struct Kept<T> {
@@ -218,6 +229,18 @@ impl Books {
             Some((&kept.now, before.status, before.payment_status))
         });
         sorted(rows, |(row, _, _)| row.id)
+    }
+
+    /// What is changed by all this.
+    pub fn touched(&self) -> Touched {
+        let items =
+            self.new_items().into_iter().chain(self.changed_items().into_iter().map(|(item, _)| item));
+        let changed = self.changed_reservations().into_iter().map(|(changed, _, _)| changed);
+        Touched {
+            now: self.now,
+            items: items.map(|item| (item.id.clone(), item.free())).collect(),
+            reservations: self.new_reservations().into_iter().chain(changed).cloned().collect(),
+        }
     }
 
     /// Keys to be inserted.

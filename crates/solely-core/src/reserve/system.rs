@@ -9,10 +9,12 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::combiner::{Combiner, NotDecided};
+use super::copy::ReserveCopies;
 use super::decide::{Rules, Told, told_of};
 use super::model::{HoldTimes, InventoryView, Reservation};
 use super::operation::{Decided, Operation, Refusal, Request, Verdict};
 use super::{InventoryFilter, Lapsed, ReservationFilter};
+use crate::companion::Companion;
 use crate::config::ReserveConfig;
 use crate::error::StoreError;
 use crate::fault::{Guard, Guards};
@@ -26,6 +28,8 @@ pub struct ReserveParts {
     pub store: Arc<dyn Store>,
     /// What is counted.
     pub metrics: Arc<Metrics>,
+    /// Where copies are kept for others, if there is such a place.
+    pub companion: Option<Arc<dyn Companion>>,
 }
 
 /// Why there is no verdict.
@@ -50,14 +54,21 @@ impl From<StoreError> for ReserveError {
 pub struct Reserve(Arc<Inner>);
 
 struct Inner {
-    store: Arc<dyn Store>,
-    metrics: Arc<Metrics>,
+    desk: Desk,
     combiner: Combiner,
     config: ReserveConfig,
-    times: HoldTimes,
-    guards: Guards,
     /// The line that a reservation of this process stands in: its inventory's.
     lines: moka::sync::Cache<ReservationId, Arc<str>>,
+}
+
+/// Where batches are decided. Clones share everything.
+#[derive(Clone)]
+struct Desk {
+    store: Arc<dyn Store>,
+    metrics: Arc<Metrics>,
+    copies: Option<ReserveCopies>,
+    times: HoldTimes,
+    guards: Guards,
     told: Told,
 }
 
@@ -78,32 +89,27 @@ const LEAST_PATIENCE: Duration = Duration::from_millis(100);
 impl Reserve {
     /// reserve on a store.
     pub fn new(parts: ReserveParts, config: &ReserveConfig) -> Self {
-        let ReserveParts { store, metrics } = parts;
+        let ReserveParts { store, metrics, companion } = parts;
+        let copies = companion.map(|companion| ReserveCopies::new(companion, config.lock_ttl.0));
         let (guards, times) = (Guards::from_env(), config.times());
-        let told = Told::default();
-        let run = {
-            let (store, metrics, told) = (store.clone(), metrics.clone(), told.clone());
-            move |_line: Arc<str>, requests: Vec<Request>| {
-                let (store, metrics, told) = (store.clone(), metrics.clone(), told.clone());
-                let run = async move { decide(&*store, &metrics, times, guards, &told, requests).await };
-                Box::pin(run) as std::pin::Pin<Box<dyn Future<Output = _> + Send>>
-            }
+        let desk = Desk { store, metrics, copies, times, guards, told: Told::default() };
+        let at_desk = desk.clone();
+        let run = move |_line: Arc<str>, requests: Vec<Request>| {
+            let desk = at_desk.clone();
+            let run = async move { desk.decide(requests).await };
+            Box::pin(run) as std::pin::Pin<Box<dyn Future<Output = _> + Send>>
         };
         Self(Arc::new(Inner {
-            store,
-            metrics,
+            desk,
             combiner: Combiner::new(Box::new(run)),
             config: config.clone(),
-            times,
-            guards,
             lines: moka::sync::Cache::builder().max_capacity(LINES_MAX).build(),
-            told,
         }))
     }
 
     /// How long holds last.
     pub fn times(&self) -> HoldTimes {
-        self.0.times
+        self.0.desk.times
     }
 
     /// Has a request decided, together with whoever waits for the same.
@@ -123,7 +129,11 @@ impl Reserve {
                 Err(error) => {
                     let error = inner.not_decided(error, made).await;
                     if let Err(error) = &error {
-                        inner.metrics.reserve.failed(operation, !matches!(error, ReserveError::NotInTime));
+                        inner
+                            .desk
+                            .metrics
+                            .reserve
+                            .failed(operation, !matches!(error, ReserveError::NotInTime));
                     }
                     break error?;
                 }
@@ -134,7 +144,7 @@ impl Reserve {
             }
             tokio::time::sleep(TWIN_LOOK).await;
         };
-        inner.metrics.reserve.waited(began.elapsed());
+        inner.desk.metrics.reserve.waited(began.elapsed());
         if let Verdict::Reservation(reservation) = &decided.verdict {
             inner.lines.insert(reservation.id, reservation.box_inventory_id.as_str().into());
         }
@@ -143,25 +153,37 @@ impl Reserve {
 
     /// Inventories as they are now.
     pub async fn inventories(&self, filter: InventoryFilter) -> Result<Vec<InventoryView>, StoreError> {
-        self.0.store.inventories(filter).await
+        self.0.desk.store.inventories(filter).await
     }
 
     /// Reservations as they are now.
     pub async fn reservations(&self, filter: ReservationFilter) -> Result<Vec<Reservation>, StoreError> {
-        self.0.store.reservations(filter).await
+        self.0.desk.store.reservations(filter).await
     }
 
     /// Sweeps until told to stop.
     pub async fn sweep_until(&self, stop: CancellationToken) {
-        if !self.0.guards.hold(Guard::Sweeper) {
+        if !self.0.desk.guards.hold(Guard::Sweeper) {
             return;
         }
         let mut ticks = tokio::time::interval(self.0.config.sweep_every.0);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         while stop.run_until_cancelled(ticks.tick()).await.is_some() {
-            if let Some(Err(error)) = stop.run_until_cancelled(self.sweep()).await {
+            let round = async {
+                self.sweep().await?;
+                self.compare().await
+            };
+            if let Some(Err(error)) = stop.run_until_cancelled(round).await {
                 tracing::warn!(%error, "a round of the sweeper failed");
             }
+        }
+    }
+
+    /// Compares copies of quantities with the store, where there are any.
+    pub async fn compare(&self) -> Result<(), StoreError> {
+        match &self.0.desk.copies {
+            Some(copies) => copies.compare(&*self.0.desk.store, &self.0.desk.metrics).await,
+            None => Ok(()),
         }
     }
 
@@ -169,23 +191,21 @@ impl Reserve {
     pub async fn sweep(&self) -> Result<usize, StoreError> {
         let (inner, began, mut swept) = (&*self.0, Instant::now(), 0);
         loop {
-            let Lapsed { ids, since, now } = inner.store.lapsed(SWEEP_BATCH).await?;
-            inner.metrics.reserve.sweep_lag(since.map_or(Duration::ZERO, |since| now.since(since)));
+            let Lapsed { ids, since, now } = inner.desk.store.lapsed(SWEEP_BATCH).await?;
+            inner.desk.metrics.reserve.sweep_lag(since.map_or(Duration::ZERO, |since| now.since(since)));
             if ids.is_empty() {
-                inner.metrics.reserve.swept(began.elapsed());
+                inner.desk.metrics.reserve.swept(began.elapsed());
                 return Ok(swept);
             }
             let whole = ids.len() == SWEEP_BATCH as usize;
             let requests = ids.into_iter().map(|id| Request::new(Operation::Expire(id))).collect();
-            let decided =
-                decide(&*inner.store, &inner.metrics, inner.times, inner.guards, &inner.told, requests)
-                    .await?;
+            let decided = inner.desk.decide(requests).await?;
             let ended = decided.iter().filter(|one| matches!(one.verdict, Verdict::Reservation(_))).count();
             swept += ended;
             // Someone else is faster, or there is nothing left.
             if !whole || ended == 0 {
-                inner.metrics.reserve.sweep_lag(Duration::ZERO);
-                inner.metrics.reserve.swept(began.elapsed());
+                inner.desk.metrics.reserve.sweep_lag(Duration::ZERO);
+                inner.desk.metrics.reserve.swept(began.elapsed());
                 return Ok(swept);
             }
         }
@@ -233,7 +253,7 @@ impl Inner {
         tracing::warn!(reservation = %id, why, "the answer to a commit was lost; looking for its reservation");
         for _ in 0..LOOKS {
             let filter = ReservationFilter { id: Some(id), limit: 1, ..ReservationFilter::default() };
-            if let Ok(found) = self.store.reservations(filter).await {
+            if let Ok(found) = self.desk.store.reservations(filter).await {
                 return match found.into_iter().next() {
                     Some(found) => Ok(Decided { verdict: Verdict::Reservation(found), replayed: false }),
                     None => Err(ReserveError::Store(StoreError::Unavailable(why))),
@@ -245,30 +265,33 @@ impl Inner {
     }
 }
 
-/// Runs a batch, counts it, and remembers what was told.
-async fn decide(
-    store: &dyn Store,
-    metrics: &Metrics,
-    times: HoldTimes,
-    guards: Guards,
-    told: &Told,
-    requests: Vec<Request>,
-) -> Result<Vec<Decided>, StoreError> {
-    let rules = Arc::new(Rules { times, guards, told: told.clone() });
-    let requests = Arc::new(requests);
-    metrics.reserve.batch(requests.len());
-    let decided = store.decide(requests.clone(), rules).await?;
-    for (request, decided) in requests.iter().zip(&decided) {
-        let refusal = match &decided.verdict {
-            Verdict::Refused(refusal) => Some(refusal),
+impl Desk {
+    /// Runs a batch, counts it, has copies follow it, and remembers what was told.
+    async fn decide(&self, requests: Vec<Request>) -> Result<Vec<Decided>, StoreError> {
+        let rules = Rules { times: self.times, guards: self.guards, told: self.told.clone() };
+        let requests = Arc::new(requests);
+        self.metrics.reserve.batch(requests.len());
+        let thinned = match &self.copies {
+            Some(copies) if self.guards.hold(Guard::Thinning) => copies.thin(&requests).await,
             _ => None,
         };
-        metrics.reserve.decided(request.operation.name(), refusal.map_or("done", Refusal::code));
-        if let Some(of) = refusal.and_then(|refusal| told_of(request, refusal)) {
-            told.remember(of);
+        let (decided, touched) = self.store.decide(requests.clone(), Arc::new(rules)).await?;
+        drop(thinned);
+        if let Some(copies) = &self.copies {
+            copies.follow(touched);
         }
+        for (request, decided) in requests.iter().zip(&decided) {
+            let refusal = match &decided.verdict {
+                Verdict::Refused(refusal) => Some(refusal),
+                _ => None,
+            };
+            self.metrics.reserve.decided(request.operation.name(), refusal.map_or("done", Refusal::code));
+            if let Some(of) = refusal.and_then(|refusal| told_of(request, refusal)) {
+                self.told.remember(of);
+            }
+        }
+        Ok(decided)
     }
-    Ok(decided)
 }
 
 /// Letters and digits that cannot be taken for each other.

@@ -1,0 +1,190 @@
+//! What stands in Redis for others to read, and the leases that thin the crowd. Nothing here decides anything.
+//!
+//! Behind every commit: `reservation:ttl:ID`, `user:reservations:USER:MERCHANT` and `inventory:quantity:ID`. Two processes
+//! may write a quantity in another order than they changed it; so what was touched lately is compared with the store now
+//! and then, counted as drift where it differs, and written anew.
+//!
+//! Before a batch its inventory's lease is asked for, with those of its buyers. One that is held is waited for a moment,
+//! and no longer: whoever goes on without it waits at the merchant's row.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use super::InventoryFilter;
+use super::books::Touched;
+use super::model::Reservation;
+use super::operation::{Operation, Request};
+use crate::clock::Timestamp;
+use crate::companion::{Companion, Hinted, Note};
+use crate::error::StoreError;
+use crate::id::LeaseId;
+use crate::metrics::Metrics;
+use crate::store::Store;
+
+/// How long a quantity is copied for.
+const QUANTITY_LIFE: Duration = Duration::from_secs(3_600);
+/// Inventories that are compared in one round.
+const COMPARED_MAX: usize = 200;
+/// Inventories that are remembered to be compared.
+const TOUCHED_MAX: usize = 10_000;
+/// How long a held lease is waited for,
+const THIN_FOR: Duration = Duration::from_millis(20);
+/// and how often it is asked for meanwhile.
+const THIN_LOOK: Duration = Duration::from_millis(4);
+/// Buyers whose leases are taken with their inventory's.
+const BUYERS_MAX: usize = 63;
+
+/// The copies of one process. Clones share them.
+#[derive(Clone)]
+pub(super) struct ReserveCopies {
+    companion: Arc<dyn Companion>,
+    lock_ttl: Duration,
+    touched: Arc<Mutex<BTreeSet<String>>>,
+    merchants: moka::sync::Cache<String, String>,
+}
+
+/// Leases that thin the crowd, until they are given back.
+pub(super) struct Thinned {
+    companion: Arc<dyn Companion>,
+    keys: Vec<String>,
+    owner: String,
+}
+
+impl Drop for Thinned {
+    fn drop(&mut self) {
+        let (companion, keys) = (self.companion.clone(), std::mem::take(&mut self.keys));
+        let owner = std::mem::take(&mut self.owner);
+        tokio::spawn(async move { companion.give_back(&keys, &owner).await });
+    }
+}
+
+impl ReserveCopies {
+    pub(super) fn new(companion: Arc<dyn Companion>, lock_ttl: Duration) -> Self {
+        let merchants = moka::sync::Cache::builder().max_capacity(TOUCHED_MAX as u64).build();
+        Self { companion, lock_ttl, touched: Arc::default(), merchants }
+    }
+
+    /// Takes the leases of a batch, if they are to be had within a moment.
+    pub(super) async fn thin(&self, requests: &[Request]) -> Option<Thinned> {
+        let mut keys = BTreeSet::new();
+        for request in requests {
+            let Operation::Reserve(new) = &request.operation else { continue };
+            keys.insert(format!("lock:inventory:{}", new.inventory_id));
+            if requests.len() <= BUYERS_MAX
+                && let Some(merchant) = self.merchants.get(&new.inventory_id)
+            {
+                keys.insert(format!("lock:user_merchant:{}:{merchant}", new.user_id));
+            }
+        }
+        if keys.is_empty() {
+            return None;
+        }
+        let (keys, owner): (Vec<String>, _) = (keys.into_iter().collect(), LeaseId::random().to_string());
+        let deadline = tokio::time::Instant::now() + THIN_FOR;
+        loop {
+            match self.companion.take(&keys, &owner, self.lock_ttl).await {
+                Hinted::Taken { .. } => {
+                    return Some(Thinned { companion: self.companion.clone(), keys, owner });
+                }
+                Hinted::Held { .. } if tokio::time::Instant::now() < deadline => {
+                    tokio::time::sleep(THIN_LOOK).await;
+                }
+                Hinted::Held { .. } | Hinted::Unknown => return None,
+            }
+        }
+    }
+
+    /// Writes what a batch has changed.
+    pub(super) fn follow(&self, touched: Touched) {
+        let Touched { now, items, reservations } = touched;
+        if items.is_empty() && reservations.is_empty() {
+            return;
+        }
+        let mut notes = Vec::with_capacity(items.len() + 2 * reservations.len());
+        {
+            let mut known = self.touched.lock().unwrap_or_else(PoisonError::into_inner);
+            for (id, free) in items {
+                notes.push(quantity(&id, free));
+                if known.len() < TOUCHED_MAX {
+                    known.insert(id);
+                }
+            }
+        }
+        for reservation in &reservations {
+            self.merchants.insert(reservation.box_inventory_id.clone(), reservation.merchant_id.clone());
+            notes.extend(of_reservation(reservation, now));
+        }
+        let companion = self.companion.clone();
+        tokio::spawn(async move { companion.note(notes).await });
+    }
+
+    /// Compares copies of quantities with the store, and writes those anew that differ.
+    pub(super) async fn compare(&self, store: &dyn Store, metrics: &Metrics) -> Result<(), StoreError> {
+        if !self.companion.ok() {
+            return Ok(());
+        }
+        let ids: Vec<String> = {
+            let mut touched = self.touched.lock().unwrap_or_else(PoisonError::into_inner);
+            let ids: Vec<String> = touched.iter().take(COMPARED_MAX).cloned().collect();
+            touched.retain(|id| !ids.contains(id));
+            ids
+        };
+        let names: Vec<String> = ids.iter().map(|id| quantity_name(id)).collect();
+        let before = free(store, &ids).await?;
+        let copies = self.companion.noted(&names).await;
+        let after = free(store, &ids).await?;
+        let (mut drift, mut notes) = (0, Vec::new());
+        for (((id, before), after), copy) in ids.iter().zip(before).zip(after).zip(copies) {
+            // What moves while it is looked at says nothing.
+            let (Some(free), Some(copy)) = (after.filter(|free| Some(*free) == before), copy) else {
+                continue;
+            };
+            let says: u32 = copy.parse().unwrap_or(u32::MAX);
+            if says != free {
+                drift += u64::from(says.abs_diff(free));
+                notes.push(quantity(id, free));
+            }
+        }
+        metrics.reserve.drifted(drift);
+        if !notes.is_empty() {
+            tracing::warn!(drift, "copies of quantities differed from the store and were written anew");
+            self.companion.note(notes).await;
+        }
+        Ok(())
+    }
+}
+
+async fn free(store: &dyn Store, ids: &[String]) -> Result<Vec<Option<u32>>, StoreError> {
+    let mut found = Vec::with_capacity(ids.len());
+    for id in ids {
+        let filter = InventoryFilter { id: Some(id.clone()), limit: 1, ..InventoryFilter::default() };
+        found.push(store.inventories(filter).await?.first().map(|item| item.remaining_quantity));
+    }
+    Ok(found)
+}
+
+fn quantity_name(id: &str) -> String {
+    format!("inventory:quantity:{id}")
+}
+
+fn quantity(id: &str, free: u32) -> Note {
+    Note::Set { name: quantity_name(id), value: free.to_string(), ttl: QUANTITY_LIFE }
+}
+
+fn of_reservation(reservation: &Reservation, now: Timestamp) -> [Note; 2] {
+    let name = format!("reservation:ttl:{}", reservation.id);
+    let set = format!("user:reservations:{}:{}", reservation.user_id, reservation.merchant_id);
+    let member = reservation.id.to_string();
+    let ttl = reservation.expires_at.since(now);
+    if !reservation.status.is_open() || ttl.is_zero() {
+        return [Note::Delete { name }, Note::Remove { name: set, member }];
+    }
+    let value = serde_json::json!({
+        "reservationId": reservation.id,
+        "userId": reservation.user_id,
+        "boxInventoryId": reservation.box_inventory_id,
+        "expiresAt": reservation.expires_at,
+    });
+    [Note::Set { name, value: value.to_string(), ttl }, Note::Add { name: set, member, ttl }]
+}
