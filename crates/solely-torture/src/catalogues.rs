@@ -71,7 +71,7 @@ async fn search(products: &Products, client: &reqwest::Client, upstream: &str) {
                 let _ = client.post(format!("{upstream}/violations")).body(wrong).send().await;
             }
         }
-        let pause = rand::rng().random_range(10..60);
+        let pause = rand::rng().random_range(20..120);
         tokio::time::sleep(Duration::from_millis(pause)).await;
     }
 }

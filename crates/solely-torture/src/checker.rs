@@ -1,5 +1,6 @@
 //! The checker: it knows what should be there, and reads the tables with SQL of its own.
 
+use std::collections::HashSet;
 use std::path::PathBuf;
 
 use async_trait::async_trait;
@@ -41,6 +42,19 @@ impl Numbers for Postgres {
         drop(client);
         let _ = connection.await;
         Ok(row.get(0))
+    }
+}
+
+impl Postgres {
+    /// The texts that a query answers.
+    async fn texts(&self, sql: &str) -> Result<Vec<String>, StoreError> {
+        let away = |error: tokio_postgres::Error| StoreError::Unavailable(error.to_string());
+        let (client, connection) = tokio_postgres::connect(&self.0, NoTls).await.map_err(away)?;
+        let connection = tokio::spawn(connection);
+        let rows = client.query(sql, &[]).await.map_err(away)?;
+        drop(client);
+        let _ = connection.await;
+        Ok(rows.iter().map(|row| row.get(0)).collect())
     }
 }
 
@@ -145,4 +159,36 @@ fn expected(run: &Run) -> Vec<(&'static str, String, u64)> {
             0,
         ),
     ]
+}
+
+/// Reservations that are there, by their ids, and how many of them time has ended.
+pub async fn reservations(of: &Postgres) -> Result<(HashSet<String>, u64), StoreError> {
+    let rows = of.texts("SELECT id::text FROM reservations").await?;
+    let expired = of.number("SELECT count(*) FROM reservations WHERE status = 4").await?;
+    Ok((rows.into_iter().collect(), u64::try_from(expired).unwrap_or(0)))
+}
+
+/// What is wrong with stock at this moment, counted from the reservations.
+pub async fn boxes(of: &Postgres) -> Result<Vec<String>, StoreError> {
+    let mut wrong = of
+        .texts(
+            "SELECT id || ': ' || held || ' held, and ' || taken || ' by its reservations: stock is wrong'
+               FROM inventory, LATERAL (SELECT coalesce(sum(quantity), 0) AS taken FROM reservations AS r
+                                         WHERE r.inventory_id = inventory.id AND r.status <= 1 AND r.payment = 0) AS r
+              WHERE held <> taken",
+        )
+        .await?;
+    wrong.extend(
+        of.texts(
+            "SELECT user_id || ': has ' || count(*) || ' open reservations at ' || merchant_id
+               FROM reservations WHERE status <= 1 GROUP BY user_id, merchant_id HAVING count(*) > 1",
+        )
+        .await?,
+    );
+    Ok(wrong)
+}
+
+/// Takes away the index that keeps one open reservation for a user and merchant.
+pub async fn drop_the_index_of_open_reservations(of: &Postgres) -> Result<(), StoreError> {
+    of.texts("DROP INDEX reservations_open").await.map(drop)
 }

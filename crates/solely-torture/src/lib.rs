@@ -8,6 +8,7 @@
 //! It can fail: each guard of [`torture::Break`] can be switched off, and the checker must then
 //! report what the guard prevents.
 
+pub mod boxes;
 pub mod catalogues;
 pub mod checker;
 pub mod entries;

@@ -8,12 +8,13 @@ use solely_core::bus::Bus;
 use solely_core::cache::Cache;
 use solely_core::companion::Companion;
 use solely_core::enrich::EnrichParts;
-use solely_core::fault::Guards;
+use solely_core::fault::{BREAK_ENV, Guard, Guards};
 use solely_core::feed::{Feed, QUEUES};
 use solely_core::lease::Leases;
 use solely_core::metrics::Metrics;
 use solely_core::products::ProductsParts;
 use solely_core::queue::Jobs;
+use solely_core::reserve::ReserveParts;
 use solely_core::store::Retention;
 use solely_core::upkeep::Upkeep;
 use solely_core::worker::{QueueSpec, Worker};
@@ -23,7 +24,8 @@ use solely_redis::Redis;
 use solely_sqlite::{Access, SqliteStore};
 use tokio_util::sync::CancellationToken;
 
-use crate::{catalogues, entries, feeds, places};
+use crate::torture::Break;
+use crate::{boxes, catalogues, entries, feeds, places};
 
 /// Opens a store, with the guards that the environment leaves.
 pub async fn open(url: &str) -> Result<Arc<dyn Store>> {
@@ -82,6 +84,8 @@ pub async fn work_with(
     let process = ProcessId::random();
     let leases = Leases::new(store.clone(), bus.clone(), metrics.clone()).with_hints(companion.clone());
     let jobs = Jobs::new(store.clone(), bus, metrics.clone());
+    let parts = ReserveParts { store: store.clone(), metrics: metrics.clone(), companion: companion.clone() };
+    let boxes = boxes::reserve(parts);
     let parts = EnrichParts { jobs: jobs.clone(), cache: cache.clone(), companion: companion.clone() };
     let enrich = places::enrich(parts, &upstream)?;
     let parts = ProductsParts { jobs: jobs.clone(), cache: cache.clone(), leases, companion, process };
@@ -89,14 +93,29 @@ pub async fn work_with(
     let mut queues = feeds::witnessed(&feed(&jobs), |handler| handler);
     queues.extend(enrich.queues());
     queues.extend(products.queues());
-    let entries = tokio::spawn(entries::traffic(store, cache, client.clone(), upstream.clone()));
-    let places = tokio::spawn(places::traffic(enrich, client.clone(), upstream.clone()));
-    let catalogues = tokio::spawn(catalogues::traffic(products, client, upstream));
+    let mut traffic = tokio::task::JoinSet::new();
+    if drives(&[Guard::CopiesFollow]) {
+        traffic.spawn(entries::traffic(store, cache, client.clone(), upstream.clone()));
+    }
+    if drives(&[Guard::Dedupe, Guard::Replay]) {
+        traffic.spawn(places::traffic(enrich, client.clone(), upstream.clone()));
+    }
+    if drives(&[Guard::SingleFlight]) {
+        traffic.spawn(catalogues::traffic(products, client.clone(), upstream.clone()));
+    }
+    if drives(&[Guard::Decrement, Guard::OneActive]) {
+        traffic.spawn(boxes::traffic(boxes, client, upstream));
+    }
     let worked = work_as(process, jobs, queues, stop).await;
-    catalogues.abort();
-    entries.abort();
-    places.abort();
+    traffic.shutdown().await;
     worked
+}
+
+/// Whether a system is driven that these guards are of: all are, but where one is off, it alone.
+fn drives(of: &[Guard]) -> bool {
+    let off = |guard: &Guard| !Guards::from_env().hold(*guard);
+    let any = Break::ALL.iter().any(|broken| std::env::var(BREAK_ENV).is_ok_and(|off| off == broken.name()));
+    !any || of.iter().any(off)
 }
 
 /// Jobs of a store, with wake-ups from other processes.

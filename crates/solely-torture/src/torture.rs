@@ -39,17 +39,23 @@ pub enum Break {
     Replay,
     /// There is one call of a plugin at a time for a catalogue.
     SingleFlight,
+    /// Stock is counted under the merchant's lock, and written only if it is as it was read.
+    Decrement,
+    /// A user has one open reservation at a merchant.
+    OneActive,
 }
 
 impl Break {
     /// Every guard.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 8] = [
         Self::Fence,
         Self::PageTransaction,
         Self::CopiesFollow,
         Self::Dedupe,
         Self::Replay,
         Self::SingleFlight,
+        Self::Decrement,
+        Self::OneActive,
     ];
 
     /// Its name, on the command line and in `SOLELY_BREAK`.
@@ -61,6 +67,8 @@ impl Break {
             Self::Dedupe => "dedupe",
             Self::Replay => "replay",
             Self::SingleFlight => "single-flight",
+            Self::Decrement => "decrement",
+            Self::OneActive => "one-active",
         }
     }
 }
@@ -72,13 +80,15 @@ pub enum Without {
     Redis,
     /// Processes tell each other nothing: everything is found by polling.
     Push,
-    /// Lookups are not thinned by leases.
+    /// Lookups and buyers are not thinned by leases.
     Thinning,
+    /// Nobody sweeps holds whose time is over.
+    Sweeper,
 }
 
 impl Without {
     /// Everything that can be left out.
-    pub const ALL: [Self; 3] = [Self::Redis, Self::Push, Self::Thinning];
+    pub const ALL: [Self; 4] = [Self::Redis, Self::Push, Self::Thinning, Self::Sweeper];
 
     /// Its name on the command line.
     pub const fn name(self) -> &'static str {
@@ -86,6 +96,7 @@ impl Without {
             Self::Redis => "redis",
             Self::Push => "push",
             Self::Thinning => "thinning",
+            Self::Sweeper => "sweeper",
         }
     }
 }
@@ -150,6 +161,10 @@ pub struct Report {
     pub users: usize,
     /// and how often the plugin was called for them, but for calls that failed.
     pub plugin_calls: u64,
+    /// Reservations that somebody was told to have,
+    pub reservations: usize,
+    /// and those that time has ended.
+    pub expired: u64,
     /// What is wrong.
     pub violations: Vec<String>,
 }
@@ -193,6 +208,9 @@ pub async fn torture(options: &Options) -> Result<Report> {
     let server = PostgresServer::start();
     let proxy = Proxy::before(&server.url()).await?;
     let store = Arc::new(PostgresStore::open(&server.url(), &solely_postgres::Options::default()).await?);
+    if options.broken == Some(Break::OneActive) {
+        checker::drop_the_index_of_open_reservations(&Postgres(server.url())).await?;
+    }
     let feed = feeds::computed(&subject::jobs(store.clone()), LOCK);
     let mut torture = Torture {
         options,
@@ -252,8 +270,9 @@ impl Torture<'_> {
             let point = CRASH_POINTS[self.rng.random_range(0..CRASH_POINTS.len())];
             format!("{point}:{}", self.rng.random_range(1..40))
         });
-        let thinning = (self.options.without == Some(Without::Thinning)).then_some("thinning");
-        let broken = self.options.broken.map(Break::name).or(thinning);
+        let without =
+            self.options.without.filter(|without| matches!(without, Without::Thinning | Without::Sweeper));
+        let broken = self.options.broken.map(Break::name).or(without.map(Without::name));
         Process::start(command, broken.unwrap_or_default(), crash.as_deref())
             .context("a worker process starts")
     }
@@ -426,6 +445,9 @@ impl Torture<'_> {
         self.report.entries_read = reads;
         self.report.violations.extend(wrong);
         self.report.requests_heard = self.upstream.waiting().1;
+        if matches!(self.options.broken, Some(Break::Decrement | Break::OneActive)) {
+            self.report.violations.extend(checker::boxes(&self.numbers).await?);
+        }
         let places = self.upstream.places();
         (self.report.places, self.report.lookups) =
             self.check_calls("looked up", &places, places::CONCURRENCY);
@@ -455,6 +477,17 @@ impl Torture<'_> {
             ));
         }
         (things, calls)
+    }
+
+    /// Whoever was told to have a box has, or had, one.
+    async fn check_boxes(&mut self) -> Result<()> {
+        let told = self.upstream.held();
+        let (rows, expired) = checker::reservations(&self.numbers).await?;
+        (self.report.reservations, self.report.expired) = (told.len(), expired);
+        let lost = told.iter().filter(|id| !rows.contains(*id));
+        let lost = lost.map(|id| format!("{id}: was told to be held, and is not there"));
+        self.report.violations.extend(lost.take(20));
+        Ok(())
     }
 
     /// Everyone who was told PENDING hears the end of it.
@@ -514,6 +547,6 @@ impl Torture<'_> {
         let found =
             found.iter().map(|broken| format!("{}: {}: {}", broken.rule, broken.subject, broken.message));
         self.report.violations.extend(found);
-        Ok(())
+        self.check_boxes().await
     }
 }

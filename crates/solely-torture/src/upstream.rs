@@ -1,6 +1,6 @@
 //! A slow, moody upstream that counts who asks for what.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -31,6 +31,8 @@ struct Counts {
     places: HashMap<String, u64>,
     /// How often the products of users were called for, but for calls that failed.
     users: HashMap<String, u64>,
+    /// Reservations that somebody was told to have.
+    held: HashSet<String>,
     /// Requests that wait, and since when someone listens.
     waiting: BTreeMap<String, (Waiting, Option<Instant>)>,
     /// Requests that have heard of everything.
@@ -58,6 +60,7 @@ impl CountingUpstream {
             .route("/feed/{source}/count", routing::get(count))
             .route("/finder", routing::post(find))
             .route("/plugin/{operation}", routing::post(products))
+            .route("/held", routing::post(held))
             .route("/waiting", routing::post(waits))
             .route("/listen", routing::post(listen))
             .route("/heard", routing::post(heard))
@@ -92,6 +95,11 @@ impl CountingUpstream {
     /// Users whose products were called for, and how often, but for calls that failed.
     pub fn users(&self) -> HashMap<String, u64> {
         self.calls.lock().unwrap_or_else(PoisonError::into_inner).users.clone()
+    }
+
+    /// Reservations that somebody was told to have.
+    pub fn held(&self) -> HashSet<String> {
+        self.calls.lock().unwrap_or_else(PoisonError::into_inner).held.clone()
     }
 
     /// Requests that wait, and how many have heard of everything.
@@ -169,6 +177,10 @@ async fn find(
     answers(count).await?;
     let url = format!("https://wolt.com/{}", sought.place_id);
     Ok(Json(serde_json::json!({"status": "FOUND", "url": url})))
+}
+
+async fn held(State(calls): State<Calls>, id: String) {
+    calls.lock().unwrap_or_else(PoisonError::into_inner).held.insert(id);
 }
 
 async fn waits(State(calls): State<Calls>, Json(waiting): Json<Waiting>) {

@@ -80,6 +80,7 @@ fn print(report: &Report) {
         "{} places looked up {} times, {} requests heard of everything",
         report.places, report.lookups, report.requests_heard
     );
+    println!("{} reservations, of which time ended {}", report.reservations, report.expired);
     println!("products of {} users searched for by {} calls", report.users, report.plugin_calls);
     for violation in &report.violations {
         println!("violation: {violation}");

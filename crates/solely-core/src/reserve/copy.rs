@@ -1,15 +1,17 @@
 //! What stands in Redis for others to read, and the leases that thin the crowd. Nothing here decides anything.
 //!
 //! Behind every commit: `reservation:ttl:ID`, `user:reservations:USER:MERCHANT` and `inventory:quantity:ID`. Two processes
-//! may write a quantity in another order than they changed it; so what was touched lately is compared with the store now
-//! and then, counted as drift where it differs, and written anew.
+//! may write a quantity in another order than they changed it; so what was touched within the hour is compared with the
+//! store in turns, counted as drift where it differs, and written anew.
 //!
 //! Before a batch its inventory's lease is asked for, with those of its buyers. One that is held is waited for a moment,
 //! and no longer: whoever goes on without it waits at the merchant's row.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
+
+use tokio::time::Instant;
 
 use super::InventoryFilter;
 use super::books::Touched;
@@ -40,8 +42,33 @@ const BUYERS_MAX: usize = 63;
 pub(super) struct ReserveCopies {
     companion: Arc<dyn Companion>,
     lock_ttl: Duration,
-    touched: Arc<Mutex<BTreeSet<String>>>,
+    touched: Arc<Mutex<Known>>,
     merchants: moka::sync::Cache<String, String>,
+}
+
+/// Inventories whose quantities have copies.
+#[derive(Default)]
+struct Known {
+    /// Since when each was not touched.
+    since: BTreeMap<String, Instant>,
+    /// Where the last round of comparing ended.
+    after: String,
+}
+
+impl Known {
+    /// The next that are to be compared. What was not touched for as long as a copy lives has none.
+    fn next(&mut self) -> Vec<String> {
+        self.since.retain(|_, since| since.elapsed() < QUANTITY_LIFE);
+        let behind = (std::ops::Bound::Excluded(self.after.clone()), std::ops::Bound::Unbounded);
+        let mut ids: Vec<String> =
+            self.since.range(behind).map(|(id, _)| id.clone()).take(COMPARED_MAX).collect();
+        if ids.len() < COMPARED_MAX {
+            let from_the_start = self.since.keys().take_while(|id| **id <= self.after);
+            ids.extend(from_the_start.take(COMPARED_MAX - ids.len()).cloned().collect::<Vec<_>>());
+        }
+        self.after = ids.last().cloned().unwrap_or_default();
+        ids
+    }
 }
 
 /// Leases that thin the crowd, until they are given back.
@@ -81,13 +108,13 @@ impl ReserveCopies {
             return None;
         }
         let (keys, owner): (Vec<String>, _) = (keys.into_iter().collect(), LeaseId::random().to_string());
-        let deadline = tokio::time::Instant::now() + THIN_FOR;
+        let deadline = Instant::now() + THIN_FOR;
         loop {
             match self.companion.take(&keys, &owner, self.lock_ttl).await {
                 Hinted::Taken { .. } => {
                     return Some(Thinned { companion: self.companion.clone(), keys, owner });
                 }
-                Hinted::Held { .. } if tokio::time::Instant::now() < deadline => {
+                Hinted::Held { .. } if Instant::now() < deadline => {
                     tokio::time::sleep(THIN_LOOK).await;
                 }
                 Hinted::Held { .. } | Hinted::Unknown => return None,
@@ -106,8 +133,8 @@ impl ReserveCopies {
             let mut known = self.touched.lock().unwrap_or_else(PoisonError::into_inner);
             for (id, free) in items {
                 notes.push(quantity(&id, free));
-                if known.len() < TOUCHED_MAX {
-                    known.insert(id);
+                if known.since.len() < TOUCHED_MAX || known.since.contains_key(&id) {
+                    known.since.insert(id, Instant::now());
                 }
             }
         }
@@ -124,12 +151,7 @@ impl ReserveCopies {
         if !self.companion.ok() {
             return Ok(());
         }
-        let ids: Vec<String> = {
-            let mut touched = self.touched.lock().unwrap_or_else(PoisonError::into_inner);
-            let ids: Vec<String> = touched.iter().take(COMPARED_MAX).cloned().collect();
-            touched.retain(|id| !ids.contains(id));
-            ids
-        };
+        let ids = self.touched.lock().unwrap_or_else(PoisonError::into_inner).next();
         let names: Vec<String> = ids.iter().map(|id| quantity_name(id)).collect();
         let before = free(store, &ids).await?;
         let copies = self.companion.noted(&names).await;
