@@ -48,7 +48,7 @@ pub(crate) async fn bare_axum(port: u16) -> Result<()> {
     Ok(axum::serve(listener, app).await?)
 }
 
-struct Child(std::process::Child);
+pub(crate) struct Child(std::process::Child);
 
 impl Drop for Child {
     fn drop(&mut self) {
@@ -69,12 +69,8 @@ fn body(request: &str) -> String {
 }
 
 pub(crate) async fn hits_over_http(report: &mut Report, scale: Scale, solely: &Path) -> Result<()> {
-    let port = free_port();
-    let bare = std::process::Command::new(std::env::current_exe()?)
-        .args(["bare-axum", &port.to_string()])
-        .spawn()?;
-    let _bare = Child(bare);
-    let bare_address = format!("127.0.0.1:{port}");
+    let (bare, bare_address) = bare()?;
+    let _bare = bare;
     let (finder, finder_url) = finder(None).await?;
     let _finder = finder;
     let quiet = [("RUST_LOG", "info,solely::decision=warn")];
@@ -95,6 +91,15 @@ pub(crate) async fn hits_over_http(report: &mut Report, scale: Scale, solely: &P
     let beside = Goal::Ratio { mark: "B6", limit: BARE_HTTP };
     report.add("the same, every decision logged", "requests/s", of_loud, beside);
     Ok(())
+}
+
+/// axum alone in a process of its own, and where it is.
+pub(crate) fn bare() -> Result<(Child, String)> {
+    let port = free_port();
+    let bare = std::process::Command::new(std::env::current_exe()?)
+        .args(["bare-axum", &port.to_string()])
+        .spawn()?;
+    Ok((Child(bare), format!("127.0.0.1:{port}")))
 }
 
 async fn server(solely: &Path, finder: &str, env: &[(&str, &str)]) -> Result<Server> {
@@ -124,12 +129,25 @@ async fn until_known(server: &Server) -> Result<()> {
 }
 
 /// Requests a second, over connections that are kept.
-async fn posts(address: &str, path: &str, requests: usize) -> Result<f64> {
+async fn posts(address: &str, path: &'static str, requests: usize) -> Result<f64> {
     let body = body("req-1");
-    let text = format!(
-        "POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
-        body.len()
-    );
+    posts_of(address, path, requests, move || body.clone()).await
+}
+
+/// The same, each with a body of its own.
+pub(crate) async fn posts_of(
+    address: &str,
+    path: &'static str,
+    requests: usize,
+    body: impl Fn() -> String + Clone + Send + 'static,
+) -> Result<f64> {
+    let text = move || {
+        let body = body();
+        format!(
+            "POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+            body.len()
+        )
+    };
     let connections = try_join_all((0..CALLERS).map(|_| TcpStream::connect(address))).await?;
     let left = Arc::new(AtomicUsize::new(requests));
     let began = Instant::now();
@@ -141,18 +159,18 @@ async fn posts(address: &str, path: &str, requests: usize) -> Result<f64> {
     Ok(rate(requests, began.elapsed()))
 }
 
-async fn caller(stream: TcpStream, request: String, left: Arc<AtomicUsize>) -> Result<()> {
+async fn caller(stream: TcpStream, request: impl Fn() -> String, left: Arc<AtomicUsize>) -> Result<()> {
     stream.set_nodelay(true)?;
     let mut stream = BufReader::with_capacity(16 * 1024, stream);
     let (mut line, mut body) = (String::new(), Vec::new());
     while left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1)).is_ok() {
-        stream.get_mut().write_all(request.as_bytes()).await?;
+        stream.get_mut().write_all(request().as_bytes()).await?;
         let mut length = 0;
         let mut first = true;
         loop {
             line.clear();
             stream.read_line(&mut line).await?;
-            if std::mem::take(&mut first) && !line.contains(" 200 ") {
+            if std::mem::take(&mut first) && !line.contains(" 200 ") && !line.contains(" 201 ") {
                 bail!("{line}");
             }
             if line.trim().is_empty() {

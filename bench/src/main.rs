@@ -14,6 +14,7 @@ mod leases;
 mod million;
 mod products;
 mod report;
+mod reserve;
 mod start;
 
 use std::path::PathBuf;
@@ -26,7 +27,7 @@ use report::Report;
 /// Measures solely beside the limits of what it stands on.
 #[derive(Parser)]
 struct Args {
-    /// What to measure: jobs, leases, feeds, million, enrich-http, enrich-redis, enrich-misses, sockets, products, start. Everything if none is named.
+    /// What to measure: jobs, leases, feeds, million, enrich-http, enrich-redis, enrich-misses, sockets, products, reserve, start. Everything if none is named.
     names: Vec<String>,
     /// Fewer, shorter rounds: a look, not a measurement.
     #[arg(long)]
@@ -93,6 +94,9 @@ fn main() -> Result<()> {
     }
     if wanted("products") {
         runtime.block_on(products::run(&mut report, scale))?;
+    }
+    if wanted("reserve") {
+        runtime.block_on(reserve::run(&mut report, scale, args.solely.as_deref()))?;
     }
     if wanted("start") {
         runtime.block_on(start::run(&mut report, scale, args.solely.as_deref()))?;

@@ -39,7 +39,7 @@ pub(crate) fn fuzz(root: &Path, cases: u32) -> Result<()> {
     };
     let made = command(&[
         "keys", "create", "--name", "fuzz", "--scope", "admin", "--scope", "feed", "--scope", "enrich",
-        "--scope", "products",
+        "--scope", "products", "--scope", "reserve",
     ])
     .output()?;
     let key = String::from_utf8(made.stdout)?.trim().to_owned();

@@ -56,8 +56,8 @@ fn item(n: u32) -> String {
     format!("box-{n}")
 }
 
-/// Merchants and boxes, made by whoever comes first.
-async fn prepare(reserve: &Reserve) {
+/// Merchants and boxes (`box-0` and on), made by whoever comes first.
+pub async fn prepare(reserve: &Reserve) {
     let (start, end) = (Timestamp::from_millis(0), Clock::system().now().plus(Duration::from_secs(86_400)));
     // Whole days, so that all processes mean the same.
     let end = Timestamp::from_millis(end.as_millis() / 86_400_000 * 86_400_000 + 86_400_000);

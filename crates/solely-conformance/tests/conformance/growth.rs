@@ -1,6 +1,7 @@
 //! What an operation on PostgreSQL reads does not grow with what lies beside it: counted in
 //! blocks and rows by the database itself, on tables that were never analysed.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use solely_core::cache::{CacheStore as _, EntryKey, Lifetimes, Overwrite, PutEntry};
@@ -11,7 +12,12 @@ use solely_core::job::{
 };
 use solely_core::lease::{Acquired, Holder, LeaseRenewed, LeaseRequest, LeaseStore as _};
 use solely_core::liveness::{Beat, LivenessStore as _};
-use solely_core::{Json, LeaseId, ProcessId, Store as _};
+use solely_core::reserve::window::Window;
+use solely_core::reserve::{
+    BoxType, HoldTimes, IdempotencyKey, Merchant, NewInventory, NewReservation, Operation, Request,
+    ReserveStore as _, Rules, Verdict as Decision,
+};
+use solely_core::{Json, LeaseId, ProcessId, ReservationId, Store as _, Timestamp};
 use solely_postgres::{Options, PostgresStore};
 use solely_testing::PostgresServer;
 use tokio_postgres::{Client, NoTls};
@@ -58,6 +64,7 @@ impl Site {
             // Without a log, to be filled faster.
             client.batch_execute(&format!("ALTER TABLE {table} SET UNLOGGED")).await.expect("is altered");
         }
+        stock(&store).await;
         let process = ProcessId::random();
         store.beat(Beat { process, dead_after: Duration::from_secs(600) }).await.expect("beats");
         Self { store, client, process }
@@ -180,6 +187,25 @@ impl Site {
                 let told = self.store.timeline("nothing:1".to_owned(), None, 10).await.expect("reads");
                 assert!(told.is_empty());
             }
+            "reserve" => {
+                let new = NewReservation {
+                    id: reservation_id(name, n),
+                    pickup_code: "7KQ2-M9XD".to_owned(),
+                    user_id: key.clone(),
+                    inventory_id: "box".to_owned(),
+                    ttl: None,
+                    quantity: 1,
+                    max_price: None,
+                };
+                let idempotency = Some((IdempotencyKey { scope: space, key }, "digest".to_owned()));
+                decide(&self.store, Request { idempotency, ..Request::new(Operation::Reserve(new)) }).await;
+            }
+            "confirm" => {
+                decide(&self.store, Request::new(Operation::Confirm(reservation_id(name, n)))).await;
+            }
+            "give back" => {
+                decide(&self.store, Request::new(Operation::Cancel(reservation_id(name, n)))).await;
+            }
             other => panic!("no operation {other}"),
         }
     }
@@ -191,7 +217,56 @@ fn lease_id(n: u32) -> LeaseId {
     LeaseId::from_bytes(bytes)
 }
 
-const TABLES: &[&str] = &["jobs", "leases", "entries", "events", "sent_keys"];
+/// Those that refer to another come before it.
+const TABLES: &[&str] = &[
+    "jobs",
+    "leases",
+    "entries",
+    "events",
+    "sent_keys",
+    "reservations",
+    "idempotency_keys",
+    "inventory",
+    "box_types",
+    "merchants",
+];
+
+/// A merchant with boxes enough.
+async fn stock(store: &PostgresStore) {
+    let text = str::to_owned;
+    let (start, end) = (Timestamp::from_millis(0), Timestamp::FAR_FUTURE);
+    let made = [
+        Operation::CreateMerchant(Merchant { id: text("m"), name: text("Bakery"), timezone: text("UTC") }),
+        Operation::CreateBoxType(BoxType { id: text("t"), merchant_id: text("m"), name: text("Box") }),
+        Operation::CreateInventory(NewInventory {
+            id: text("box"),
+            box_type_id: text("t"),
+            quantity: 1_000_000,
+            price: 450,
+            currency: text("EUR"),
+            window: Window::Instants { start, end },
+            pricing: None,
+        }),
+    ];
+    for operation in made {
+        decide(store, Request::new(operation)).await;
+    }
+}
+
+async fn decide(store: &PostgresStore, request: Request) {
+    let minutes = |minutes: u64| Duration::from_secs(minutes * 60);
+    let times = HoldTimes { usual: minutes(20), least: minutes(15), most: minutes(30) };
+    let decided =
+        store.decide(Arc::new(vec![request]), Arc::new(Rules::new(times))).await.expect("decides").0;
+    assert!(!matches!(decided[0].verdict, Decision::Refused(_)), "{decided:?}");
+}
+
+fn reservation_id(name: &str, n: u32) -> ReservationId {
+    let mut bytes = [0xff; 16];
+    bytes[..name.len()].copy_from_slice(name.as_bytes());
+    bytes[12..].copy_from_slice(&n.to_be_bytes());
+    ReservationId::from_bytes(bytes)
+}
 
 const OPERATIONS: &[&str] = &[
     "enqueue",
@@ -207,6 +282,9 @@ const OPERATIONS: &[&str] = &[
     "put an entry",
     "read an entry",
     "read a timeline",
+    "reserve",
+    "confirm",
+    "give back",
 ];
 
 /// Rows from one number to another. Of jobs: a third of the past, a third that wait for later, a
@@ -226,7 +304,13 @@ async fn crowd(client: &Client, first: u32, last: u32) {
              INSERT INTO entries (space, key, value, version, updated_at, fresh_until, stale_until, keep_until)
              SELECT 'space', 'crowd-' || n, '{{}}', 1, 0, 0, 0, n FROM generate_series({first}, {last}) AS n;
              INSERT INTO events (at, subject, event, details)
-             SELECT n, 'crowd:' || n, 'was', '{{}}' FROM generate_series({first}, {last}) AS n;"
+             SELECT n, 'crowd:' || n, 'was', '{{}}' FROM generate_series({first}, {last}) AS n;
+             INSERT INTO reservations
+             SELECT ('00000000-0000-7000-8000-' || lpad(to_hex(n), 12, '0'))::uuid, 'crowd-' || n, 'm', 'box', 4, 0, 'code', 1,
+                    450, 'EUR', 0, 1, NULL, NULL, false, 0, 0
+               FROM generate_series({first}, {last}) AS n;
+             INSERT INTO idempotency_keys (scope, key, digest, verdict, at)
+             SELECT 'space', 'crowd-' || n, 'd', '{{}}', n FROM generate_series({first}, {last}) AS n;"
         ))
         .await
         .expect("inserts");

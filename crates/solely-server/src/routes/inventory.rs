@@ -99,6 +99,8 @@ pub(crate) struct AuditQuery {
         (status = 201, body = InventoryView),
         (status = 404, description = "BOX_TYPE_NOT_FOUND"),
         (status = 409, description = "ALREADY_EXISTS"),
+        (status = 422, description = "IDEMPOTENCY_KEY_REUSED"),
+        (status = 504, description = "OUTCOME_UNKNOWN: the store was lost while it was written to"),
         ApiErrors,
     )
 )]
@@ -169,9 +171,14 @@ pub(crate) async fn show(
     State(app): State<App>,
     Path(id): Path<String>,
 ) -> Result<Json<InventoryView>, ApiError> {
+    find(&app, id).await.map(Json)
+}
+
+/// What cannot be an id names nothing.
+async fn find(app: &App, id: String) -> Result<InventoryView, ApiError> {
+    check_key("id", &id).map_err(|_| no_box())?;
     let filter = InventoryFilter { id: Some(id), limit: 1, ..InventoryFilter::default() };
-    let found = app.reserve.inventories(filter).await?.into_iter().next();
-    found.map(Json).ok_or_else(no_box)
+    app.reserve.inventories(filter).await?.into_iter().next().ok_or_else(no_box)
 }
 
 fn no_box() -> ApiError {
@@ -193,6 +200,9 @@ pub(crate) async fn list(
     Query(query): Query<ListQuery>,
 ) -> Result<Json<Page<InventoryView>>, ApiError> {
     let limit = page::limit(query.limit)?;
+    for (field, text) in [("merchantId", &query.merchant_id), ("cursor", &query.cursor)] {
+        text.as_ref().map_or(Ok(()), |text| check_key(field, text))?;
+    }
     let status = query.status.as_deref().map(str::parse::<InventoryStatus>).transpose();
     let filter = InventoryFilter {
         id: None,
@@ -217,6 +227,8 @@ pub(crate) async fn list(
         (status = 200, body = InventoryView),
         (status = 404, description = "BOX_NOT_FOUND"),
         (status = 409, description = "INSUFFICIENT_INVENTORY: fewer are free"),
+        (status = 422, description = "IDEMPOTENCY_KEY_REUSED"),
+        (status = 504, description = "OUTCOME_UNKNOWN: the store was lost while it was written to"),
         ApiErrors,
     )
 )]
@@ -232,6 +244,7 @@ pub(crate) async fn change(
         Some("ACTIVE") => Some(false),
         Some(_) => return Err(ApiError::invalid("`status` is CLOSED or ACTIVE")),
     };
+    check_key("id", &inventory_id).map_err(|_| no_box())?;
     let add = body.add_quantity.unwrap_or(0);
     if add.unsigned_abs() > u64::from(UNITS_MAX) {
         return Err(ApiError::invalid(format!("`addQuantity` is at most {UNITS_MAX}")));
@@ -254,11 +267,8 @@ pub(crate) async fn audit(
     Path(id): Path<String>,
     Query(query): Query<AuditQuery>,
 ) -> Result<Json<Page<ShownEvent>>, ApiError> {
-    let filter = InventoryFilter { id: Some(id.clone()), limit: 1, ..InventoryFilter::default() };
-    if app.reserve.inventories(filter).await?.is_empty() {
-        return Err(no_box());
-    }
-    audit_of(&app, subject_of_item(&id), &query).await
+    let found = find(&app, id).await?;
+    audit_of(&app, subject_of_item(&found.id), &query).await
 }
 
 /// A page of a subject's events.

@@ -44,7 +44,13 @@ pub(crate) struct BoxTypeBody {
     security(("key" = ["reserve:write"])),
     params(("Idempotency-Key" = Option<String>, Header, description = "Makes the request repeatable")),
     request_body = MerchantBody,
-    responses((status = 201, body = Merchant), (status = 409, description = "ALREADY_EXISTS"), ApiErrors)
+    responses(
+        (status = 201, body = Merchant),
+        (status = 409, description = "ALREADY_EXISTS"),
+        (status = 422, description = "IDEMPOTENCY_KEY_REUSED"),
+        (status = 504, description = "OUTCOME_UNKNOWN: the store was lost while it was written to"),
+        ApiErrors,
+    )
 )]
 pub(crate) async fn create(
     State(app): State<App>,
@@ -72,6 +78,8 @@ pub(crate) async fn create(
         (status = 201, body = BoxType),
         (status = 404, description = "MERCHANT_NOT_FOUND"),
         (status = 409, description = "ALREADY_EXISTS"),
+        (status = 422, description = "IDEMPOTENCY_KEY_REUSED"),
+        (status = 504, description = "OUTCOME_UNKNOWN: the store was lost while it was written to"),
         ApiErrors,
     )
 )]

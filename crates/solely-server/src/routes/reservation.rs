@@ -89,6 +89,7 @@ pub(crate) struct ListQuery {
         (status = 404, description = "BOX_NOT_FOUND"),
         (status = 409, description = "PICKUP_WINDOW_CLOSED, BOX_UNAVAILABLE, ACTIVE_RESERVATION_EXISTS, INSUFFICIENT_INVENTORY, PRICE_CHANGED, IDEMPOTENCY_IN_PROGRESS"),
         (status = 422, description = "IDEMPOTENCY_KEY_REUSED"),
+        (status = 504, description = "OUTCOME_UNKNOWN: the store was lost while it was written to"),
         ApiErrors,
     )
 )]
@@ -184,6 +185,9 @@ pub(crate) async fn list(
     Query(query): Query<ListQuery>,
 ) -> Result<Json<Page<Reservation>>, ApiError> {
     let limit = page::limit(query.limit)?;
+    for (field, text) in [("userId", &query.user_id), ("merchantId", &query.merchant_id)] {
+        text.as_ref().map_or(Ok(()), |text| check_key(field, text))?;
+    }
     let status = query.status.as_deref().map(str::parse::<ReservationStatus>).transpose();
     let of_statuses = "`status` is ACTIVE, OFFERED, COMPLETED, CANCELLED or EXPIRED";
     let user_id = match (query.user_id, buyer.user()) {
@@ -214,6 +218,8 @@ pub(crate) async fn list(
         (status = 200, body = Reservation),
         (status = 404, description = "RESERVATION_NOT_FOUND"),
         (status = 409, description = "RESERVATION_EXPIRED, ALREADY_CANCELLED, ALREADY_COMPLETED, INVALID_STATE"),
+        (status = 422, description = "IDEMPOTENCY_KEY_REUSED"),
+        (status = 504, description = "OUTCOME_UNKNOWN: the store was lost while it was written to"),
         ApiErrors,
     )
 )]
@@ -240,6 +246,8 @@ pub(crate) async fn confirm(
         (status = 404, description = "RESERVATION_NOT_FOUND"),
         (status = 409, description = "RESERVATION_EXPIRED, ALREADY_CANCELLED, INVALID_STATE"),
         (status = 429, description = "TOO_MANY_REQUESTS: too many wrong codes"),
+        (status = 422, description = "IDEMPOTENCY_KEY_REUSED"),
+        (status = 504, description = "OUTCOME_UNKNOWN: the store was lost while it was written to"),
         ApiErrors,
     )
 )]
@@ -266,6 +274,8 @@ pub(crate) async fn collect(
         (status = 200, body = Reservation),
         (status = 404, description = "RESERVATION_NOT_FOUND"),
         (status = 409, description = "RESERVATION_EXPIRED, ALREADY_COMPLETED"),
+        (status = 422, description = "IDEMPOTENCY_KEY_REUSED"),
+        (status = 504, description = "OUTCOME_UNKNOWN: the store was lost while it was written to"),
         ApiErrors,
     )
 )]
@@ -290,6 +300,8 @@ pub(crate) async fn cancel(
         (status = 200, body = Reservation),
         (status = 404, description = "RESERVATION_NOT_FOUND"),
         (status = 409, description = "RESERVATION_EXPIRED, ALREADY_CANCELLED, ALREADY_COMPLETED, INVALID_STATE"),
+        (status = 422, description = "IDEMPOTENCY_KEY_REUSED"),
+        (status = 504, description = "OUTCOME_UNKNOWN: the store was lost while it was written to"),
         ApiErrors,
     )
 )]

@@ -3,11 +3,16 @@
 
 use std::sync::Arc;
 
-use solely_core::StoreError;
 use solely_core::job::{Enqueued, JobStore as _, NewJob};
 use solely_core::queue::QueueStore as _;
+use solely_core::reserve::{
+    IdempotencyKey, NewReservation, Operation, Request, ReservationFilter, ReserveError, ReserveParts,
+    Verdict, pickup_code,
+};
+use solely_core::{ReservationId, StoreError};
 use solely_postgres::{Options, PostgresStore};
 use solely_testing::{PostgresServer, fresh_database};
+use solely_torture::boxes;
 use solely_torture::proxy::{Cut, Proxy};
 
 /// A COMMIT whose answer is lost has happened, and is answered as such: one job, not two, and no
@@ -81,4 +86,61 @@ async fn an_id_that_a_crash_gave_to_another_is_not_believed() {
     let outcome = asked.await.expect("ends");
     assert!(direct.job(id).await.expect("reads").is_none(), "it never arrived");
     assert!(matches!(outcome, Err(StoreError::Unknown(_))), "{outcome:?}");
+}
+
+/// A reservation whose COMMIT is cut, before it or behind it: whoever is told of it has it, whoever is refused has not,
+/// and asking again with the same key makes it one.
+#[tokio::test]
+async fn a_reservation_whose_commit_is_cut_is_one_with_its_key() {
+    let url = fresh_database();
+    let proxy = Proxy::before(&url).await.expect("listens");
+    let store: Arc<dyn solely_core::Store> =
+        Arc::new(PostgresStore::open(&proxy.url, &Options::default()).await.expect("opens"));
+    let (metrics, companion) = (Arc::default(), None);
+    let reserve = boxes::reserve(ReserveParts { store: store.clone(), metrics, companion });
+    boxes::prepare(&reserve).await;
+    let (mut told, mut refused) = (0, 0);
+    for n in 0..40 {
+        let user = format!("user-{n}");
+        let ask = || {
+            let new = NewReservation {
+                id: ReservationId::new(),
+                pickup_code: pickup_code(),
+                user_id: user.clone(),
+                inventory_id: "box-0".to_owned(),
+                ttl: None,
+                quantity: 1,
+                max_price: None,
+            };
+            let key = IdempotencyKey { scope: "test".to_owned(), key: user.clone() };
+            let idempotency = Some((key, "digest".to_owned()));
+            reserve.decide(Request { idempotency, ..Request::new(Operation::Reserve(new)) })
+        };
+        let rows = async || {
+            let filter =
+                ReservationFilter { user_id: Some(user.clone()), limit: 9, ..ReservationFilter::default() };
+            store.reservations(filter).await.expect("reads")
+        };
+        proxy.cut(if n % 2 == 0 { Cut::After } else { Cut::Before });
+        let first = ask().await;
+        match &first {
+            Ok(decided) => {
+                assert!(matches!(&decided.verdict, Verdict::Reservation(_)), "{decided:?}");
+                assert_eq!(rows().await.len(), 1, "{n}: it is there");
+                told += 1;
+            }
+            Err(ReserveError::Store(_)) => {
+                assert_eq!(rows().await.len(), 0, "{n}: refused, and there");
+                refused += 1;
+            }
+            Err(other) => panic!("{n}: {other:?}"),
+        }
+        proxy.cut(Cut::Not);
+        let again = ask().await.expect("is decided");
+        let Verdict::Reservation(held) = &again.verdict else { panic!("{again:?}") };
+        assert_eq!(again.replayed, first.is_ok());
+        assert_eq!(rows().await.iter().map(|row| row.id).collect::<Vec<_>>(), [held.id], "{n}: one");
+        reserve.decide(Request::new(Operation::Cancel(held.id))).await.expect("is given back");
+    }
+    assert!(told > 0 && refused > 0, "{told} told, {refused} refused");
 }
