@@ -9,6 +9,7 @@ pub(crate) fn store_error(error: &Error) -> StoreError {
     let text = error.as_db_error().map_or_else(|| error.to_string(), ToString::to_string);
     match error.code() {
         None => StoreError::Unavailable(text),
+        Some(&SqlState::LOCK_NOT_AVAILABLE) => StoreError::Overloaded,
         Some(code) if is_passing(code) => StoreError::Unavailable(text),
         Some(_) => StoreError::Refused(text),
     }

@@ -330,8 +330,10 @@ async fn load(tx: &Tx<'_>, asked: &Asked) -> Result<Books, Error> {
         books.busy_key(key(lock));
     }
     for found in keys {
-        if let Ok(verdict) = serde_json::from_str(found.get(3)) {
-            books.key(key(found), found.get(2), verdict);
+        // What cannot be read was decided by another version: nothing is decided over it.
+        match serde_json::from_str(found.get(3)) {
+            Ok(verdict) => books.key(key(found), found.get(2), verdict),
+            Err(_) => books.busy_key(key(found)),
         }
     }
     Ok(books)

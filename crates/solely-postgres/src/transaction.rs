@@ -117,7 +117,8 @@ impl<'a> Tx<'a> {
             .iter()
             .zip(statements)
             .map(|(prepared, (_, values))| self.client.query(prepared, values));
-        futures::future::try_join_all(sent).await
+        // The first that failed says why; those behind it only that it did.
+        futures::future::join_all(sent).await.into_iter().collect()
     }
 
     /// Runs prepared statements one after the other, in one round trip.

@@ -226,10 +226,12 @@ fn load(conn: &Connection, now: Timestamp, wanted: &Wanted) -> Result<Books, Err
         let found = find.query_row((&key.scope, &key.key), |found| {
             Ok((found.get::<_, String>(0)?, found.get::<_, String>(1)?))
         });
-        if let Some((digest, verdict)) = found.optional()?
-            && let Ok(verdict) = serde_json::from_str(&verdict)
-        {
-            books.key(key.clone(), digest, verdict);
+        if let Some((digest, verdict)) = found.optional()? {
+            // What cannot be read was decided by another version: nothing is decided over it.
+            match serde_json::from_str(&verdict) {
+                Ok(verdict) => books.key(key.clone(), digest, verdict),
+                Err(_) => books.busy_key(key.clone()),
+            }
         }
     }
     Ok(books)

@@ -87,11 +87,11 @@ impl Inner {
         why: Why,
     ) -> Landing {
         let mut flights = self.flights();
-        if let Some((landing, _)) = flights.get(key).filter(|_| self.guards.hold(Guard::SingleFlight)) {
+        if let Some(landing) = flights.get(key).filter(|_| self.guards.hold(Guard::SingleFlight)) {
             return landing.clone();
         }
         let (lands, landing) = watch::channel(None);
-        flights.insert(key.clone(), (landing.clone(), why));
+        flights.insert(key.clone(), landing.clone());
         let (inner, app, key) = (self.clone(), app.clone(), key.clone());
         tokio::spawn(async move {
             let under_way = UnderWay { inner: &inner, key: &key };
@@ -101,11 +101,6 @@ impl Inner {
             lands.send_replace(Some(outcome));
         });
         landing
-    }
-
-    /// Whether a call is under way in this process because there was nothing.
-    pub(super) fn calls_for_nothing(&self, key: &EntryKey) -> bool {
-        self.flights().get(key).is_some_and(|(_, why)| *why == Why::Nothing)
     }
 
     async fn flight(
@@ -261,8 +256,8 @@ impl Inner {
         }
         let put = self.cache.put(entries).await?;
         if let Some(Put::Stored { version, updated_at }) = put.first() {
-            let (catalogue, stale_until) = (Arc::new(brought.catalogue), updated_at.plus(life));
-            let shelved = Shelved { catalogue, version: *version, updated_at: *updated_at, stale_until };
+            let catalogue = Arc::new(brought.catalogue);
+            let shelved = Shelved { catalogue, version: *version, updated_at: *updated_at };
             return Ok(Outcome::Cached(self.put_on_shelf(key, shelved)));
         }
         tracing::info!(app = app.name, "a late answer replaces nothing");

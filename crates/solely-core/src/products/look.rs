@@ -1,20 +1,21 @@
 //! Looking at what is cached of a key: in memory at once, else together with whoever else wants to know.
 //!
 //! A look that is under way answers nobody who came after it began, because what it finds may be from before them; those
-//! wait for one more look, all together. However large a crowd is, it is two looks; and one, if the first found nothing
-//! and its caller has a call under way by then, which everyone can join.
+//! wait for one more look, all together. However large a crowd is, it is two looks.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::watch;
 
-use super::failure_key;
 use super::flight::Failed;
 use super::system::{Inner, Shelved};
-use crate::cache::{Age, Entry, EntryKey};
+use crate::cache::{Age, EntryKey};
 use crate::clock::Timestamp;
 use crate::error::StoreError;
+
+/// A catalogue that takes more is not kept with its copy.
+const MADE_MAX: usize = 4 * 1024 * 1024;
 
 /// What may be served of a key, and when it was looked at.
 #[derive(Clone, Debug)]
@@ -77,11 +78,14 @@ impl Inner {
             shelved
         } else {
             let shelved = self.shelve(remembered.entry())?;
-            self.cache.keep_made(key, &remembered, shelved.clone(), shelved.catalogue.size());
+            // One that is large would take the room of all others; it is on the shelf.
+            if shelved.catalogue.size() <= MADE_MAX {
+                self.cache.keep_made(key, &remembered, shelved.clone(), shelved.catalogue.size());
+            }
             shelved
         };
         let as_of = remembered.as_of;
-        (as_of < shelved.stale_until).then_some(Cached { shelved, as_of })
+        (as_of < remembered.entry().stale_until).then_some(Cached { shelved, as_of })
     }
 
     /// What there is of a key.
@@ -106,19 +110,13 @@ impl Inner {
         tokio::spawn(async move {
             let under_way = UnderWay { inner: &inner, key: &key };
             let mut finds = finds;
-            'looks: loop {
+            loop {
                 let seen = inner.look_at(&key).await;
                 finds.send_replace(Some(seen));
-                // Whoever was told may begin a call now.
-                tokio::task::yield_now().await;
-                while let Some(next) = inner.looks.next(&key) {
-                    finds = next;
-                    if !inner.calls_for_nothing(&key) {
-                        continue 'looks;
-                    }
-                    finds.send_replace(Some(Ok(Seen::Nothing)));
+                match inner.looks.next(&key) {
+                    Some(next) => finds = next,
+                    None => break,
                 }
-                break;
             }
             // It is gone already, and may be someone else's.
             std::mem::forget(under_way);
@@ -126,17 +124,14 @@ impl Inner {
         found
     }
 
-    /// Looks at a catalogue and at its failure in one go.
+    /// Looks at a catalogue; at its failure only if there is none, so that a copy is enough while the store is away.
     async fn look_at(&self, key: &EntryKey) -> Result<Seen, StoreError> {
-        let mut found = self.cache.read(vec![key.clone(), failure_key(key)]).await?.into_iter();
-        let mut next = || found.next().flatten().filter(|entry: &Entry| entry.age != Age::Gone);
-        let (entry, failure) = (next(), next());
-        if let Some(entry) = entry
+        let found = self.cache.read(vec![key.clone()]).await?.into_iter().next().flatten();
+        if let Some(entry) = found.filter(|entry| entry.age != Age::Gone)
             && let Some(shelved) = self.shelve(&entry)
         {
             return Ok(Seen::Cached(Cached { shelved, as_of: entry.as_of }));
         }
-        let failed = failure.as_ref().and_then(Failed::of).filter(|failed| failed.failures > 0);
-        Ok(failed.map_or(Seen::Nothing, Seen::Failed))
+        Ok(self.failure(key).await?.map_or(Seen::Nothing, Seen::Failed))
     }
 }

@@ -154,7 +154,7 @@ enum Queued {
 
 impl Inner {
     /// Why a key is left alone, if it is.
-    async fn failure(&self, key: &EntryKey) -> Result<Option<Failed>, StoreError> {
+    pub(super) async fn failure(&self, key: &EntryKey) -> Result<Option<Failed>, StoreError> {
         let found = self.cache.read(vec![failure_key(key)]).await?.into_iter().next().flatten();
         let failure = found.filter(|entry| entry.age != Age::Gone);
         Ok(failure.as_ref().and_then(Failed::of).filter(|failed| failed.failures > 0))

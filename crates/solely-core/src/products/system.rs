@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use super::app::App;
 use super::catalogue::Catalogue;
-use super::flight::{Landing, Stored, Why};
+use super::flight::{Landing, Stored};
 use super::job::Refreshes;
-use super::look::{Looks, Seen};
+use super::look::Looks;
 use super::search::{Search, SearchError, key_of, operation};
 use super::{QUEUE, subject};
-use crate::cache::{Cache, Entry, EntryKey, Lifetimes, Overwrite, PutEntry};
+use crate::cache::{Age, Cache, Entry, EntryKey, Lifetimes, Overwrite, PutEntry};
 use crate::clock::Timestamp;
 use crate::companion::Companion;
 use crate::error::StoreError;
@@ -51,7 +51,7 @@ pub(super) struct Inner {
     pub(super) process: ProcessId,
     pub(super) guards: Guards,
     pub(super) apps: BTreeMap<String, Arc<App>>,
-    flights: Mutex<HashMap<EntryKey, (Landing, Why)>>,
+    flights: Mutex<HashMap<EntryKey, Landing>>,
     /// Catalogues that are parsed.
     shelf: moka::sync::Cache<EntryKey, Arc<Shelved>>,
     pub(super) looks: Looks,
@@ -65,7 +65,6 @@ pub(super) struct Shelved {
     pub(super) catalogue: Arc<Catalogue>,
     pub(super) version: u64,
     pub(super) updated_at: Timestamp,
-    pub(super) stale_until: Timestamp,
 }
 
 impl Shelved {
@@ -142,13 +141,17 @@ impl Products {
     ) -> Result<(), SearchError> {
         let operation = operation(app, search.operation.as_deref())?;
         let key = key_of(app, operation, search);
-        if products.is_empty()
-            && let Seen::Cached(cached) = self.inner.see(&key).await?
-            && !cached.shelved.catalogue.is_empty()
-        {
-            return Ok(());
-        }
         let fence = self.inner.fence(&key).await?;
+        // In the store, and when the fence is known: what a call brought before is seen.
+        if products.is_empty() {
+            let found =
+                self.inner.jobs.store().entries(vec![key.clone()]).await?.into_iter().next().flatten();
+            let cached =
+                found.filter(|entry| entry.age != Age::Gone).and_then(|entry| self.inner.shelve(&entry));
+            if cached.is_some_and(|cached| !cached.catalogue.is_empty()) {
+                return Ok(());
+            }
+        }
         let (life, value) = (app.settings.ttl, format!("{{\"products\":{}}}", products.text()));
         let life = if products.is_empty() { app.settings.empty_ttl } else { life };
         let lifetimes = Lifetimes { fresh: life, stale: life, keep: life };
@@ -165,7 +168,7 @@ impl Products {
 }
 
 impl Inner {
-    pub(super) fn flights(&self) -> MutexGuard<'_, HashMap<EntryKey, (Landing, Why)>> {
+    pub(super) fn flights(&self) -> MutexGuard<'_, HashMap<EntryKey, Landing>> {
         self.flights.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -176,8 +179,8 @@ impl Inner {
         }
         let stored: Stored<'_> = serde_json::from_str(entry.value.as_str()).ok()?;
         let catalogue = Arc::new(Catalogue::parse(stored.products.get()).ok()?);
-        let (version, updated_at, stale_until) = (entry.version, entry.updated_at, entry.stale_until);
-        Some(self.put_on_shelf(&entry.key, Shelved { catalogue, version, updated_at, stale_until }))
+        let (version, updated_at) = (entry.version, entry.updated_at);
+        Some(self.put_on_shelf(&entry.key, Shelved { catalogue, version, updated_at }))
     }
 
     pub(super) fn put_on_shelf(&self, key: &EntryKey, shelved: Shelved) -> Arc<Shelved> {

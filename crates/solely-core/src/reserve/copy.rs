@@ -11,6 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use super::InventoryFilter;
@@ -34,6 +35,8 @@ const TOUCHED_MAX: usize = 10_000;
 const THIN_FOR: Duration = Duration::from_millis(20);
 /// and how often it is asked for meanwhile.
 const THIN_LOOK: Duration = Duration::from_millis(4);
+/// Batches whose copies wait to be written.
+const WRITES_MAX: usize = 1_024;
 /// Buyers whose leases are taken with their inventory's.
 const BUYERS_MAX: usize = 63;
 
@@ -44,6 +47,7 @@ pub(super) struct ReserveCopies {
     lock_ttl: Duration,
     touched: Arc<Mutex<Known>>,
     merchants: moka::sync::Cache<String, String>,
+    writes: mpsc::Sender<Vec<Note>>,
 }
 
 /// Inventories whose quantities have copies.
@@ -89,7 +93,14 @@ impl Drop for Thinned {
 impl ReserveCopies {
     pub(super) fn new(companion: Arc<dyn Companion>, lock_ttl: Duration) -> Self {
         let merchants = moka::sync::Cache::builder().max_capacity(TOUCHED_MAX as u64).build();
-        Self { companion, lock_ttl, touched: Arc::default(), merchants }
+        let (writes, mut written) = mpsc::channel(WRITES_MAX);
+        let redis = companion.clone();
+        tokio::spawn(async move {
+            while let Some(notes) = written.recv().await {
+                redis.note(notes).await;
+            }
+        });
+        Self { companion, lock_ttl, touched: Arc::default(), merchants, writes }
     }
 
     /// Takes the leases of a batch, if they are to be had within a moment.
@@ -108,18 +119,17 @@ impl ReserveCopies {
             return None;
         }
         let (keys, owner): (Vec<String>, _) = (keys.into_iter().collect(), LeaseId::random().to_string());
-        let deadline = Instant::now() + THIN_FOR;
-        loop {
-            match self.companion.take(&keys, &owner, self.lock_ttl).await {
-                Hinted::Taken { .. } => {
-                    return Some(Thinned { companion: self.companion.clone(), keys, owner });
-                }
-                Hinted::Held { .. } if Instant::now() < deadline => {
-                    tokio::time::sleep(THIN_LOOK).await;
-                }
-                Hinted::Held { .. } | Hinted::Unknown => return None,
+        let thinned = Thinned { companion: self.companion.clone(), keys, owner };
+        let takes = async {
+            while let Hinted::Held { .. } =
+                self.companion.take(&thinned.keys, &thinned.owner, self.lock_ttl).await
+            {
+                tokio::time::sleep(THIN_LOOK).await;
             }
-        }
+        };
+        // Whatever was taken, if anything was, is given back with it; only one's own is.
+        let _ = tokio::time::timeout(THIN_FOR, takes).await;
+        Some(thinned)
     }
 
     /// Writes what a batch has changed.
@@ -142,38 +152,67 @@ impl ReserveCopies {
             self.merchants.insert(reservation.box_inventory_id.clone(), reservation.merchant_id.clone());
             notes.extend(of_reservation(reservation, now));
         }
-        let companion = self.companion.clone();
-        tokio::spawn(async move { companion.note(notes).await });
+        // One after the other; what there is no room for is written with the next change.
+        let _ = self.writes.try_send(notes);
     }
 
-    /// Compares copies of quantities with the store, and writes those anew that differ.
-    pub(super) async fn compare(&self, store: &dyn Store, metrics: &Metrics) -> Result<(), StoreError> {
+    /// The next inventories to be compared; none while there is nothing to be compared with.
+    pub(super) fn next(&self) -> Vec<String> {
         if !self.companion.ok() {
-            return Ok(());
+            return Vec::new();
         }
-        let ids = self.touched.lock().unwrap_or_else(PoisonError::into_inner).next();
+        self.touched.lock().unwrap_or_else(PoisonError::into_inner).next()
+    }
+
+    /// Those whose copies differ from the store.
+    pub(super) async fn differing(
+        &self,
+        store: &dyn Store,
+        ids: Vec<String>,
+    ) -> Result<Vec<String>, StoreError> {
+        let found = self.compared(store, ids).await?;
+        Ok(found.into_iter().map(|(id, _, _)| id).collect())
+    }
+
+    /// Writes those anew whose copies still differ, and counts by how much.
+    pub(super) async fn repair(
+        &self,
+        store: &dyn Store,
+        metrics: &Metrics,
+        ids: Vec<String>,
+    ) -> Result<(), StoreError> {
+        let found = self.compared(store, ids).await?;
+        let drift: u64 = found.iter().map(|(_, says, free)| u64::from(says.abs_diff(*free))).sum();
+        metrics.reserve.drifted(drift);
+        if !found.is_empty() {
+            tracing::warn!(drift, "copies of quantities differed from the store and were written anew");
+            self.companion.note(found.iter().map(|(id, _, free)| quantity(id, *free)).collect()).await;
+        }
+        Ok(())
+    }
+
+    /// Inventories whose copies differ: what they say, and what is free.
+    async fn compared(
+        &self,
+        store: &dyn Store,
+        ids: Vec<String>,
+    ) -> Result<Vec<(String, u32, u32)>, StoreError> {
         let names: Vec<String> = ids.iter().map(|id| quantity_name(id)).collect();
         let before = free(store, &ids).await?;
         let copies = self.companion.noted(&names).await;
         let after = free(store, &ids).await?;
-        let (mut drift, mut notes) = (0, Vec::new());
-        for (((id, before), after), copy) in ids.iter().zip(before).zip(after).zip(copies) {
+        let mut differ = Vec::new();
+        for (((id, before), after), copy) in ids.into_iter().zip(before).zip(after).zip(copies) {
             // What moves while it is looked at says nothing.
             let (Some(free), Some(copy)) = (after.filter(|free| Some(*free) == before), copy) else {
                 continue;
             };
             let says: u32 = copy.parse().unwrap_or(u32::MAX);
             if says != free {
-                drift += u64::from(says.abs_diff(free));
-                notes.push(quantity(id, free));
+                differ.push((id, says, free));
             }
         }
-        metrics.reserve.drifted(drift);
-        if !notes.is_empty() {
-            tracing::warn!(drift, "copies of quantities differed from the store and were written anew");
-            self.companion.note(notes).await;
-        }
-        Ok(())
+        Ok(differ)
     }
 }
 

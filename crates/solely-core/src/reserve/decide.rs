@@ -23,8 +23,8 @@ const CODES_BLOCKED: Duration = Duration::from_secs(300);
 /// Units of one inventory.
 pub const UNITS_MAX: u32 = 10_000_000;
 
-/// A refusal that is told once a minute: of which inventory or reservation, to whom, and why.
-pub type ToldOf = (String, String, &'static str);
+/// A refusal that is told once a minute: of which inventory or reservation, to whom, of what, and why.
+pub type ToldOf = (String, String, &'static str, &'static str);
 
 /// Refusals that were told within the minute. Clones share them.
 #[derive(Clone)]
@@ -470,11 +470,17 @@ impl Books {
         told: &mut HashSet<ToldOf>,
     ) {
         let Some(of) = told_of(request, refusal) else { return };
-        if rules.told.0.contains_key(&of) || !told.insert(of.clone()) {
+        let repeated = rules.told.0.contains_key(&of) || !told.insert(of.clone());
+        // Whoever guesses codes is seen to.
+        if repeated && *refusal != Refusal::WrongCode {
             return;
         }
-        let (subject, user, reason) = of;
-        let details = Json::of(&serde_json::json!({"userId": user}));
+        let (subject, mut user, _, reason) = of;
+        let about = request.operation.reservation().and_then(|id| self.of(id).ok());
+        if let Some(about) = about {
+            user.clone_from(&about.user_id);
+        }
+        let details = Json::of(&serde_json::json!({"userId": (!user.is_empty()).then_some(user)}));
         let event = NewEvent::new(subject, request.operation.name()).outcome("refused").reason(reason);
         let also = match &request.operation {
             Operation::Reserve(_) => None,
@@ -501,10 +507,15 @@ pub fn told_of(request: &Request, refusal: &Refusal) -> Option<ToldOf> {
     }
     match &request.operation {
         Operation::Reserve(new) => {
-            Some((subject_of_item(&new.inventory_id), new.user_id.clone(), refusal.code()))
+            Some((subject_of_item(&new.inventory_id), new.user_id.clone(), "reserve", refusal.code()))
+        }
+        Operation::Change(change) => {
+            Some((subject_of_item(&change.inventory_id), String::new(), "change", refusal.code()))
         }
         Operation::Expire(_) => None,
-        operation => Some((subject_of(operation.reservation()?), String::new(), refusal.code())),
+        operation => {
+            Some((subject_of(operation.reservation()?), String::new(), operation.name(), refusal.code()))
+        }
     }
 }
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rand::RngExt as _;
+use tokio::sync::Semaphore;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -70,7 +71,11 @@ struct Desk {
     times: HoldTimes,
     guards: Guards,
     told: Told,
+    turns: Arc<Semaphore>,
 }
+
+/// Batches of one process at once.
+const TURNS: usize = 4;
 
 /// Reservations whose line is remembered.
 const LINES_MAX: u64 = 100_000;
@@ -83,6 +88,8 @@ const TWIN_LOOK: Duration = Duration::from_millis(50);
 /// How often, and for how long, a reservation is looked for whose commit was not answered.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 const LOOKS: u32 = 80;
+/// How long the copy of a change may be on its way.
+const ON_ITS_WAY: Duration = Duration::from_millis(200);
 /// What a request waits at least for its turn.
 const LEAST_PATIENCE: Duration = Duration::from_millis(100);
 
@@ -92,7 +99,15 @@ impl Reserve {
         let ReserveParts { store, metrics, companion } = parts;
         let copies = companion.map(|companion| ReserveCopies::new(companion, config.lock_ttl.0));
         let (guards, times) = (Guards::from_env(), config.times());
-        let desk = Desk { store, metrics, copies, times, guards, told: Told::default() };
+        let desk = Desk {
+            store,
+            metrics,
+            copies,
+            times,
+            guards,
+            told: Told::default(),
+            turns: Arc::new(Semaphore::new(TURNS)),
+        };
         let at_desk = desk.clone();
         let run = move |_line: Arc<str>, requests: Vec<Request>| {
             let desk = at_desk.clone();
@@ -182,7 +197,17 @@ impl Reserve {
     /// Compares copies of quantities with the store, where there are any.
     pub async fn compare(&self) -> Result<(), StoreError> {
         match &self.0.desk.copies {
-            Some(copies) => copies.compare(&*self.0.desk.store, &self.0.desk.metrics).await,
+            Some(copies) => {
+                let differ = copies.differing(&*self.0.desk.store, copies.next()).await?;
+                if differ.is_empty() {
+                    self.0.desk.metrics.reserve.drifted(0);
+                    return Ok(());
+                }
+                // A change may be on its way, or time has ended a hold since: looked at once more.
+                tokio::time::sleep(ON_ITS_WAY).await;
+                self.sweep().await?;
+                copies.repair(&*self.0.desk.store, &self.0.desk.metrics, differ).await
+            }
             None => Ok(()),
         }
     }
@@ -241,23 +266,21 @@ impl Inner {
         error: NotDecided,
         made: Option<ReservationId>,
     ) -> Result<Decided, ReserveError> {
-        let StoreError::Unknown(why) = (match error {
-            NotDecided::NotInTime => return Err(ReserveError::NotInTime),
-            NotDecided::Store(error) => error,
-        }) else {
-            return Err(ReserveError::Store(StoreError::Unavailable(
-                "the store cannot be written".to_owned(),
-            )));
+        let why = match error {
+            NotDecided::NotInTime | NotDecided::Store(StoreError::Overloaded) => {
+                return Err(ReserveError::NotInTime);
+            }
+            NotDecided::Store(StoreError::Unknown(why)) => why,
+            NotDecided::Store(error) => return Err(ReserveError::Store(error)),
         };
         let Some(id) = made else { return Err(ReserveError::Unknown) };
         tracing::warn!(reservation = %id, why, "the answer to a commit was lost; looking for its reservation");
         for _ in 0..LOOKS {
             let filter = ReservationFilter { id: Some(id), limit: 1, ..ReservationFilter::default() };
             if let Ok(found) = self.desk.store.reservations(filter).await {
-                return match found.into_iter().next() {
-                    Some(found) => Ok(Decided { verdict: Verdict::Reservation(found), replayed: false }),
-                    None => Err(ReserveError::Store(StoreError::Unavailable(why))),
-                };
+                // What is not there may yet come: the commit may still be under way.
+                let found = found.into_iter().next().ok_or(ReserveError::Unknown)?;
+                return Ok(Decided { verdict: Verdict::Reservation(found), replayed: false });
             }
             tokio::time::sleep(LOOK_EVERY).await;
         }
@@ -271,6 +294,8 @@ impl Desk {
         let rules = Rules { times: self.times, guards: self.guards, told: self.told.clone() };
         let requests = Arc::new(requests);
         self.metrics.reserve.batch(requests.len());
+        // However many lines wait for one merchant, there are connections left for the others' work.
+        let _turn = self.turns.acquire().await;
         let thinned = match &self.copies {
             Some(copies) if self.guards.hold(Guard::Thinning) => copies.thin(&requests).await,
             _ => None,

@@ -72,12 +72,14 @@ CREATE TABLE idempotency_keys (
 );
 CREATE INDEX idempotency_keys_at ON idempotency_keys (at);
 
--- Locks the merchants that a batch touches, in the order of their ids, and looks at the clock when it has them.
+-- Locks the merchants that a batch touches, in the order of their ids, and looks at the clock when it has them. Whoever
+-- does not get them within some seconds gives up: nothing has happened then.
 CREATE FUNCTION solely_lock_merchants(
     merchant_ids text[], box_type_ids text[], inventory_ids text[], reservation_ids uuid[], offset_ms bigint
 ) RETURNS bigint LANGUAGE plpgsql VOLATILE AS
 $$
 BEGIN
+    PERFORM set_config('lock_timeout', '4000', true);
     PERFORM id FROM merchants
       WHERE id IN (SELECT unnest(merchant_ids)
                    UNION SELECT merchant_id FROM box_types WHERE id = ANY (box_type_ids)

@@ -320,15 +320,17 @@ pub(crate) async fn extend(
     get,
     path = "/v1/reservations/{id}/audit",
     tag = "reserve",
-    security(("key" = ["reserve:read"])),
+    security(("key" = ["reserve:read"]), ("user" = [])),
     params(("id" = String, Path, description = "The reservation"), ("limit" = Option<u32>, Query, minimum = 1, maximum = 200, description = "Items of a page"), ("cursor" = Option<String>, Query, description = "The `nextCursor` of the page before")),
     responses((status = 200, body = Page<ShownEvent>), (status = 404, description = "RESERVATION_NOT_FOUND"), ApiErrors)
 )]
 pub(crate) async fn audit(
     State(app): State<App>,
     Path(id): Path<String>,
+    buyer: Buyer,
     Query(query): Query<AuditQuery>,
 ) -> Result<Json<Page<ShownEvent>>, ApiError> {
     let found = find(&app, &id).await?;
+    buyer.must_be(&found.user_id)?;
     audit_of(&app, subject_of(found.id), &query).await
 }
