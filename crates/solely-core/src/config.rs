@@ -199,7 +199,12 @@ impl Default for ReserveConfig {
 impl ReserveConfig {
     /// How long holds last.
     pub fn times(&self) -> HoldTimes {
-        HoldTimes { usual: self.hold_ttl.0, least: self.hold_ttl_min.0, most: self.hold_ttl_max.0 }
+        HoldTimes {
+            usual: self.hold_ttl.0,
+            least: self.hold_ttl_min.0,
+            most: self.hold_ttl_max.0,
+            offer: self.offer_ttl.0,
+        }
     }
 
     /// What is wrong with it, if anything is: the key, and why.

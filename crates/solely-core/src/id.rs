@@ -55,6 +55,10 @@ id!(
     ReservationId
 );
 id!(
+    /// A place in a waiting list. Ids made by one process grow.
+    WaitId
+);
+id!(
     /// A lease. It proves ownership, so all of it but the time is random.
     LeaseId
 );
@@ -94,6 +98,19 @@ impl ReservationId {
     /// A new id, greater than every earlier one of this process.
     pub fn new() -> Self {
         Self(Uuid::now_v7())
+    }
+}
+
+impl WaitId {
+    /// A new id, greater than every earlier one of this process.
+    pub fn new() -> Self {
+        Self(Uuid::now_v7())
+    }
+}
+
+impl Default for WaitId {
+    fn default() -> Self {
+        Self::new()
     }
 }
 

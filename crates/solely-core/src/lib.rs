@@ -53,6 +53,6 @@ pub mod worker;
 pub use clock::{Clock, Timestamp};
 pub use commit::{Commit, Effect, Settled, Verdict};
 pub use error::StoreError;
-pub use id::{JobId, LeaseId, ProcessId, ReservationId, RunId};
+pub use id::{JobId, LeaseId, ProcessId, ReservationId, RunId, WaitId};
 pub use json::Json;
 pub use store::Store;

@@ -19,9 +19,12 @@ pub mod combiner;
 mod copy;
 mod decide;
 mod model;
+pub mod notify;
 mod operation;
 pub mod pricing;
 mod system;
+pub mod waitlist;
+mod watch;
 pub mod window;
 
 use std::sync::Arc;
@@ -35,19 +38,22 @@ pub use model::{
     ReservationInner, ReservationStatus,
 };
 pub use operation::{
-    Change, Decided, IdempotencyKey, NewInventory, NewReservation, Operation, Refusal, Request, Verdict,
+    Change, Decided, IdempotencyKey, NewInventory, NewReservation, NewWait, Operation, Refusal, Request, Verdict,
 };
 pub use system::{Reserve, ReserveError, ReserveParts, pickup_code};
+pub use waitlist::{Line, Wait, WaitStatus, WaitView};
+pub use watch::{Watch, Watched};
 
 use crate::clock::Timestamp;
 use crate::error::StoreError;
+use crate::event::Event;
 use crate::id::ReservationId;
 
 /// Which inventories.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct InventoryFilter {
-    /// This one.
-    pub id: Option<String>,
+    /// These.
+    pub ids: Option<Vec<String>>,
     /// Those of a merchant.
     pub merchant_id: Option<String>,
     /// Those of which this can be said now.
@@ -73,6 +79,29 @@ pub struct ReservationFilter {
     pub after: Option<ReservationId>,
     /// So many at most.
     pub limit: u32,
+}
+
+/// A page of a waiting list.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct WaitFilter {
+    /// For what.
+    pub inventory_id: String,
+    /// Those behind this ordinal.
+    pub after: Option<u64>,
+    /// So many at most.
+    pub limit: u32,
+}
+
+/// The latest reservations of a user that it is told of.
+pub const LATEST: u32 = 20;
+
+/// What was told of a user's reservation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ToldTo {
+    /// The reservation, as it is now.
+    pub reservation: Reservation,
+    /// What was told, in order.
+    pub events: Vec<Event>,
 }
 
 /// Reservations whose time is over, and nobody has written so.
@@ -105,4 +134,11 @@ pub trait ReserveStore: Send + Sync {
 
     /// Reservations whose time is over, the oldest first.
     async fn lapsed(&self, limit: u32) -> Result<Lapsed, StoreError>;
+
+    /// Those who wait for an inventory or have an offer, in their order, each with its ordinal; judged by the clock.
+    async fn waitlist(&self, filter: WaitFilter) -> Result<Vec<(u64, WaitView)>, StoreError>;
+
+    /// What was told of the latest [`LATEST`] reservations of each of these users, each with its events, of which there are at most
+    /// `limit`, the latest.
+    async fn told_to(&self, users: Vec<String>, limit: u32) -> Result<Vec<ToldTo>, StoreError>;
 }

@@ -33,31 +33,37 @@ impl EventStore for PostgresStore {
         };
         let sql = format!("{} UNION ALL {} ORDER BY id LIMIT $3", of("subject"), of("also"));
         let rows = self.read(&sql, &[&subject, &after, &i64::from(limit)]).await?;
-        Ok(rows.iter().map(event).collect())
+        Ok(rows.iter().map(|found| event(found, 0)).collect())
     }
 
     async fn outbox(&self, topic: String, limit: u32) -> Result<Vec<Event>, StoreError> {
         let sql = format!("SELECT {COLUMNS} FROM events WHERE topic = $1 ORDER BY id LIMIT $2");
         let rows = self.read(&sql, &[&topic, &i64::from(limit)]).await?;
-        Ok(rows.iter().map(event).collect())
+        Ok(rows.iter().map(|found| event(found, 0)).collect())
     }
 }
 
 const COLUMNS: &str = "id, at, subject, event, outcome, reason, request_id, details, topic, also";
 
-fn event(found: &Row) -> Event {
+/// The columns of an event, of a table by this name.
+pub(crate) fn prefixed(table: &str) -> String {
+    COLUMNS.split(", ").map(|column| format!("{table}.{column}")).collect::<Vec<_>>().join(", ")
+}
+
+/// An event, whose columns begin at this one.
+pub(crate) fn event(found: &Row, first: usize) -> Event {
     Event {
-        id: EventId(found.get(0)),
-        at: row::time(found, 1),
+        id: EventId(found.get(first)),
+        at: row::time(found, first + 1),
         told: NewEvent {
-            subject: found.get(2),
-            event: found.get(3),
-            outcome: found.get(4),
-            reason: found.get(5),
-            request_id: found.get(6),
-            details: Json::from_stored(found.get(7)),
-            topic: found.get(8),
-            also: found.get(9),
+            subject: found.get(first + 2),
+            event: found.get(first + 3),
+            outcome: found.get(first + 4),
+            reason: found.get(first + 5),
+            request_id: found.get(first + 6),
+            details: Json::from_stored(found.get(first + 7)),
+            topic: found.get(first + 8),
+            also: found.get(first + 9),
         },
     }
 }

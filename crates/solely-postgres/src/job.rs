@@ -12,13 +12,14 @@ use solely_core::job::{
     RescueRequest, Rescued, ReviveRequest, Revived, Window,
 };
 use solely_core::{JobId, Json, StoreError, fault, limits};
+use tokio_postgres::types::ToSql;
 use tokio_postgres::{Error, Row};
 use uuid::Uuid;
 
 use crate::batch::Together;
 use crate::connection::Connections;
 use crate::row::{self, JOB_COLUMNS, millis, signed};
-use crate::transaction::{Values, transact};
+use crate::transaction::{Values, Write, transact};
 use crate::{PostgresStore, Tx, event};
 
 #[async_trait]
@@ -87,6 +88,23 @@ pub(crate) async fn enqueue_all(
     jobs: &[&NewJob],
     now: Option<Timestamp>,
 ) -> Result<Vec<Enqueued>, Error> {
+    let mut outcomes = vec![Enqueued::Created; jobs.len()];
+    let Some((insertion, order)) = insertion(jobs, now, tx.offset_ms()) else { return Ok(outcomes) };
+    for found in &tx.query(&insertion.sql, &insertion.values()).await? {
+        outcomes[order[row::place(found, 0)]] = not_made(found);
+    }
+    Ok(outcomes)
+}
+
+/// The statement that makes jobs, and the order that it makes them in; none if there are none.
+pub(crate) fn insertion<'a>(
+    jobs: &[&'a NewJob],
+    now: Option<Timestamp>,
+    offset_ms: i64,
+) -> Option<(Write<'a>, Vec<usize>)> {
+    if jobs.is_empty() {
+        return None;
+    }
     let mut order: Vec<usize> = (0..jobs.len()).collect();
     order.sort_by(|&a, &b| (&jobs[a].queue, &jobs[a].key, a).cmp(&(&jobs[b].queue, &jobs[b].key, b)));
     let column = |of: fn(&NewJob) -> &str| order.iter().map(|&n| of(jobs[n])).collect::<Vec<&str>>();
@@ -99,34 +117,26 @@ pub(crate) async fn enqueue_all(
     let windows: Vec<Option<i64>> = order.iter().map(|&n| window(jobs[n])).collect();
     let windows = windows.iter().any(Option::is_some).then_some(windows);
     let most = |job: &NewJob| i32::try_from(job.max_attempts).unwrap_or(i32::MAX);
-    let rows = tx
-        .query(
-            "SELECT * FROM solely_enqueue($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13,
-                                          coalesce($14::bigint, solely_now($15)))",
-            &[
-                &order.iter().map(|&n| row::uuid(jobs[n].id.as_bytes())).collect::<Vec<Uuid>>(),
-                &column(|job| &job.queue),
-                &column(|job| &job.kind),
-                &column(|job| &job.key),
-                &order.iter().map(|&n| i16::from(jobs[n].priority)).collect::<Vec<i16>>(),
-                &number(|job| millis(job.delay)),
-                &order.iter().map(|&n| most(jobs[n])).collect::<Vec<i32>>(),
-                &column(|job| job.payload.as_str()),
-                &column(|job| job.attributes.as_str()),
-                &order.iter().map(|&n| jobs[n].trace.as_deref()).collect::<Vec<Option<&str>>>(),
-                &windows,
-                &flag(|job| matches!(job.window, Window::Check(_))),
-                &flag(|job| job.on_running == OnRunning::RunAgain),
-                &now.map(Timestamp::as_millis),
-                &tx.offset_ms(),
-            ],
-        )
-        .await?;
-    let mut outcomes = vec![Enqueued::Created; jobs.len()];
-    for found in &rows {
-        outcomes[order[row::place(found, 0)]] = not_made(found);
-    }
-    Ok(outcomes)
+    let values: Vec<Box<dyn ToSql + Sync + Send + 'a>> = vec![
+        Box::new(order.iter().map(|&n| row::uuid(jobs[n].id.as_bytes())).collect::<Vec<Uuid>>()),
+        Box::new(column(|job| &job.queue)),
+        Box::new(column(|job| &job.kind)),
+        Box::new(column(|job| &job.key)),
+        Box::new(order.iter().map(|&n| i16::from(jobs[n].priority)).collect::<Vec<i16>>()),
+        Box::new(number(|job| millis(job.delay))),
+        Box::new(order.iter().map(|&n| most(jobs[n])).collect::<Vec<i32>>()),
+        Box::new(column(|job| job.payload.as_str())),
+        Box::new(column(|job| job.attributes.as_str())),
+        Box::new(order.iter().map(|&n| jobs[n].trace.as_deref()).collect::<Vec<Option<&str>>>()),
+        Box::new(windows),
+        Box::new(flag(|job| matches!(job.window, Window::Check(_)))),
+        Box::new(flag(|job| job.on_running == OnRunning::RunAgain)),
+        Box::new(now.map(Timestamp::as_millis)),
+        Box::new(offset_ms),
+    ];
+    let sql = "SELECT * FROM solely_enqueue($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13,
+                                          coalesce($14::bigint, solely_now($15)))";
+    Some((Write { sql: sql.to_owned(), values }, order))
 }
 
 /// Why a job was not made, from a row of `solely_enqueue`.

@@ -30,6 +30,7 @@ mod tls;
 mod transaction;
 mod upkeep;
 mod upstream;
+mod waitlist;
 
 use std::time::Duration;
 

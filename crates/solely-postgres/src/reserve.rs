@@ -15,10 +15,11 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use solely_core::clock::Timestamp;
 use solely_core::fault::Guard;
+use solely_core::job::NewJob;
 use solely_core::reserve::{
     Books, BoxType, Decided, IdempotencyKey, Inventory, InventoryFilter, InventoryStatus, InventoryView,
-    Lapsed, Merchant, PaymentStatus, Request, Reservation, ReservationFilter, ReservationInner,
-    ReservationStatus, ReserveStore, Rules, Touched, Wanted,
+    LATEST, Lapsed, Merchant, PaymentStatus, Request, Reservation, ReservationFilter, ReservationInner,
+    ReservationStatus, ReserveStore, Rules, ToldTo, Touched, WaitFilter, WaitView, Wanted,
 };
 use solely_core::{ReservationId, StoreError};
 use tokio_postgres::types::ToSql;
@@ -27,7 +28,7 @@ use uuid::Uuid;
 
 use crate::row::{self, signed};
 use crate::transaction::{Values, Write, transact};
-use crate::{PostgresStore, Tx, event};
+use crate::{PostgresStore, Tx, event, job, waitlist};
 
 #[async_trait]
 impl ReserveStore for PostgresStore {
@@ -39,9 +40,11 @@ impl ReserveStore for PostgresStore {
         if !rules.guards.hold(Guard::Decrement) {
             return self.decide_on_what_was_read(&requests, &rules).await;
         }
-        let wanted = Asked::of(&Wanted::of(&requests));
+        let wanted = Wanted::of(&requests);
+        let asked = Asked::of(&wanted);
         transact!(self.work, |tx| async {
-            let mut books = load(tx, &wanted).await?;
+            let mut books = load(tx, &asked, &wanted).await?;
+            waitlist::load(tx, &wanted, &requests, &mut books).await?;
             let decided = books.decide(&requests, &rules);
             write(tx, &books, true).await?;
             Ok((decided, books.touched()))
@@ -60,22 +63,30 @@ impl ReserveStore for PostgresStore {
         let after = filter.after.unwrap_or_default();
         let (offset, limit) = (self.work.clock.offset_ms(), i64::from(filter.limit));
         let mut values: Vec<&(dyn ToSql + Sync)> = vec![&offset, &after, &status, &limit];
-        for (column, value) in [("inventory.id", &filter.id), ("inventory.merchant_id", &filter.merchant_id)]
-        {
-            if let Some(value) = value {
-                values.push(value);
-                let _ = write!(which, " AND {column} = ${}", values.len());
-            }
+        if let Some(ids) = &filter.ids {
+            values.push(ids);
+            let _ = write!(which, " AND inventory.id = ANY (${})", values.len());
+        }
+        if let Some(merchant) = &filter.merchant_id {
+            values.push(merchant);
+            let _ = write!(which, " AND inventory.merchant_id = ${}", values.len());
         }
         let sql = format!(
-            "SELECT * FROM (SELECT {ITEM}, now_ms FROM (SELECT solely_now($1) AS now_ms) AS clock, inventory, {LAPSED}
-                             WHERE {which}) AS found
+            "SELECT * FROM (SELECT found.*, CASE WHEN remaining + units > 0 AND waited THEN {WAITING} ELSE 0 END AS waiting
+                              FROM (SELECT {ITEM}, now_ms
+                                      FROM (SELECT solely_now($1) AS now_ms) AS clock, inventory, {LAPSED}
+                                     WHERE {which}) AS found) AS shown
               WHERE $3::integer IS NULL
-                 OR $3 = CASE WHEN closed THEN 3 WHEN pickup_end <= now_ms THEN 2 WHEN remaining + units = 0 THEN 1 ELSE 0 END
+                 OR $3 = CASE WHEN closed THEN 3 WHEN pickup_end <= now_ms THEN 2
+                              WHEN remaining + units <= waiting THEN 1 ELSE 0 END
               ORDER BY id LIMIT $4"
         );
         let rows = self.read(&sql, &values).await?;
-        Ok(rows.iter().map(|found| item(found).view(row::time(found, 17))).collect())
+        let shown = |found: &Row| {
+            let waiting = u32::try_from(found.get::<_, i64>(19)).unwrap_or(u32::MAX);
+            Inventory { waiting, ..item(found) }.view(row::time(found, 18))
+        };
+        Ok(rows.iter().map(shown).collect())
     }
 
     async fn reservations(&self, filter: ReservationFilter) -> Result<Vec<Reservation>, StoreError> {
@@ -126,6 +137,36 @@ impl ReserveStore for PostgresStore {
         let ids = found.into_iter().map(|(id, _)| ReservationId::from_bytes(id.into_bytes())).collect();
         Ok(Lapsed { ids, since, now })
     }
+
+    async fn waitlist(&self, filter: WaitFilter) -> Result<Vec<(u64, WaitView)>, StoreError> {
+        waitlist::list(self, &filter).await
+    }
+
+    async fn told_to(&self, users: Vec<String>, limit: u32) -> Result<Vec<ToldTo>, StoreError> {
+        let sql = format!(
+            "SELECT {}, now_ms, {}
+               FROM (SELECT solely_now($1) AS now_ms) AS clock, unnest($2::text[]) AS wanted (user_id)
+              CROSS JOIN LATERAL (SELECT * FROM reservations WHERE reservations.user_id = wanted.user_id
+                                   ORDER BY id DESC LIMIT $3) AS r
+              CROSS JOIN LATERAL (SELECT * FROM events WHERE subject = 'reservation:' || r.id::text
+                                   ORDER BY id DESC LIMIT $4) AS e
+              ORDER BY r.id, e.id",
+            prefixed("r"),
+            event::prefixed("e"),
+        );
+        let values: Values<'_> =
+            &[&self.work.clock.offset_ms(), &users, &i64::from(LATEST), &i64::from(limit)];
+        let mut found: Vec<ToldTo> = Vec::new();
+        for row in &self.read(&sql, values).await? {
+            let told = event::event(row, 18);
+            let one = reservation(row).at(row::time(row, 17));
+            match found.last_mut() {
+                Some(last) if last.reservation.id == one.id => last.events.push(told),
+                _ => found.push(ToldTo { reservation: one, events: vec![told] }),
+            }
+        }
+        Ok(found)
+    }
 }
 
 impl PostgresStore {
@@ -135,8 +176,9 @@ impl PostgresStore {
         requests: &[Request],
         rules: &Rules,
     ) -> Result<(Vec<Decided>, Touched), StoreError> {
-        let wanted = Asked { unlocked: true, ..Asked::of(&Wanted::of(requests)) };
-        let mut books = transact!(self.work, |tx| load(tx, &wanted).await)?;
+        let wanted = Wanted::of(requests);
+        let asked = Asked { unlocked: true, ..Asked::of(&wanted) };
+        let mut books = transact!(self.work, |tx| load(tx, &asked, &wanted).await)?;
         let decided = books.decide(requests, rules);
         transact!(self.work, |tx| write(tx, &books, false).await)?;
         Ok((decided, books.touched()))
@@ -154,6 +196,7 @@ struct Asked {
     box_types: Vec<String>,
     scopes: Vec<String>,
     keys: Vec<String>,
+    waits: Vec<Uuid>,
     unlocked: bool,
 }
 
@@ -172,24 +215,34 @@ impl Asked {
             box_types: wanted.box_types.iter().cloned().collect(),
             scopes,
             keys,
+            waits: wanted.waits.iter().map(|id| Uuid::from_bytes(*id.as_bytes())).collect(),
             unlocked: false,
         }
     }
 }
 
-fn uuid(id: ReservationId) -> Uuid {
+pub(crate) fn uuid(id: ReservationId) -> Uuid {
     Uuid::from_bytes(*id.as_bytes())
 }
 
-const ITEM: &str = "inventory.id, inventory.merchant_id, box_type_id, original, remaining, held, paid, collected, \
-                    withdrawn, price, inventory.currency, pricing, pickup_start, pickup_end, closed, version, units";
+pub(crate) const ITEM: &str = "inventory.id, inventory.merchant_id, box_type_id, original, remaining, held, paid, collected, \
+                    withdrawn, price, inventory.currency, pricing, pickup_start, pickup_end, closed, version, units, \
+                    EXISTS (SELECT 1 FROM waitlist \
+                             WHERE waitlist.merchant_id = inventory.merchant_id AND waitlist.status <= 1) AS waited";
+
+/// Those who wait for an inventory and may have a box of it.
+const WAITING: &str = "(SELECT count(*) FROM waitlist AS w \
+                         WHERE w.inventory_id = found.id AND w.status <= 1 AND w.status = 0 \
+                           AND NOT EXISTS (SELECT 1 FROM reservations AS r \
+                                            WHERE r.merchant_id = w.merchant_id AND r.user_id = w.user_id \
+                                              AND r.status <= 1 AND r.expires_at > now_ms))";
 
 /// The units of an inventory's holds whose time is over at `now_ms`.
-const LAPSED: &str = "LATERAL (SELECT coalesce(sum(quantity), 0)::integer AS units FROM reservations \
+pub(crate) const LAPSED: &str = "LATERAL (SELECT coalesce(sum(quantity), 0)::integer AS units FROM reservations \
                        WHERE reservations.inventory_id = inventory.id AND status <= 1 AND payment = 0 \
                          AND expires_at <= now_ms) AS lapsed";
 
-fn item(found: &Row) -> Inventory {
+pub(crate) fn item(found: &Row) -> Inventory {
     let count = |column| u32::try_from(found.get::<_, i32>(column)).unwrap_or(0);
     let pricing: Option<&str> = found.get(11);
     Inventory {
@@ -210,13 +263,15 @@ fn item(found: &Row) -> Inventory {
         closed: found.get(14),
         version: row::unsigned(found, 15),
         lapsed: count(16),
+        waited: found.get(17),
+        waiting: 0,
     }
 }
 
-const RESERVATION: &str = "id, user_id, merchant_id, inventory_id, status, payment, code, quantity, amount, currency, \
+pub(crate) const RESERVATION: &str = "id, user_id, merchant_id, inventory_id, status, payment, code, quantity, amount, currency, \
                            reserved_at, expires_at, completed_at, cancelled_at, offered, wrong_codes, blocked_until";
 
-fn reservation(found: &Row) -> Reservation {
+pub(crate) fn reservation(found: &Row) -> Reservation {
     let code = |column| u8::try_from(found.get::<_, i16>(column)).unwrap_or(u8::MAX);
     let maybe = |column| found.get::<_, Option<i64>>(column).map(Timestamp::from_millis);
     Reservation {
@@ -244,15 +299,15 @@ fn reservation(found: &Row) -> Reservation {
 }
 
 /// Locks, looks at the clock, and reads the rows that a batch needs: one round trip.
-async fn load(tx: &Tx<'_>, asked: &Asked) -> Result<Books, Error> {
+async fn load(tx: &Tx<'_>, asked: &Asked, wanted: &Wanted) -> Result<Books, Error> {
     let offset = tx.offset_ms();
     let lock = if asked.unlocked {
-        "SELECT solely_now($5) FROM (SELECT $1::text[], $2::text[], $3::text[], $4::uuid[]) AS unused"
+        "SELECT solely_now($6) FROM (SELECT $1::text[], $2::text[], $3::text[], $4::uuid[], $5::uuid[]) AS unused"
     } else {
-        "SELECT solely_lock_merchants($1, $2, $3, $4, $5)"
+        "SELECT solely_lock_merchants($1, $2, $3, $4, $5, $6)"
     };
-    let locked: [&(dyn ToSql + Sync); 5] =
-        [&asked.merchants, &asked.box_types, &asked.items, &asked.reservations, &offset];
+    let locked: [&(dyn ToSql + Sync); 6] =
+        [&asked.merchants, &asked.box_types, &asked.items, &asked.reservations, &asked.waits, &offset];
     let items_sql = format!(
         "SELECT {ITEM} FROM (SELECT solely_now($4) AS now_ms) AS clock, inventory, {LAPSED}
           WHERE inventory.id IN (SELECT unnest($1::text[])
@@ -309,7 +364,8 @@ async fn load(tx: &Tx<'_>, asked: &Asked) -> Result<Books, Error> {
     let [locked, items, mentioned, open, lapsed, types, merchants, locks, keys] = rows.as_slice() else {
         unreachable!("as many answers as statements");
     };
-    let mut books = Books::at(locked.first().map_or(Timestamp::default(), |locked| row::time(locked, 0)));
+    let now = locked.first().map_or(Timestamp::default(), |locked| row::time(locked, 0));
+    let mut books = Books::at(now, wanted);
     for found in items {
         books.item(item(found));
     }
@@ -355,20 +411,25 @@ const KEYS: &str = "SELECT scope, key, digest, verdict
                                    WHERE known.scope = wanted.scope AND known.key = wanted.key LIMIT 1) AS known";
 
 /// The columns of a reservation, of a table by this name.
-fn prefixed(table: &str) -> String {
+pub(crate) fn prefixed(table: &str) -> String {
     RESERVATION.split(", ").map(|column| format!("{table}.{column}")).collect::<Vec<_>>().join(", ")
 }
 
 /// Writes what has changed, each row only if it is as it was read: one round trip.
 async fn write(tx: &Tx<'_>, books: &Books, guarded: bool) -> Result<(), Error> {
     write_new(tx, books).await?;
+    let jobs = books.new_jobs();
+    let jobs: Vec<&NewJob> = jobs.iter().collect();
     // In this order: who had a reservation that has ended may have another.
     let writes = [
         update_items(books, guarded),
         update_reservations(books, guarded),
         insert_reservations(books),
+        waitlist::update(books),
+        waitlist::insertion(books),
         insert_keys(books),
         event::insertion(books.events(), books.now()),
+        job::insertion(&jobs, Some(books.now()), tx.offset_ms()).map(|(write, _)| write),
     ];
     tx.write_in_a_row(writes.into_iter().flatten().collect()).await
 }
@@ -411,7 +472,7 @@ fn count(units: u32) -> i32 {
 }
 
 /// Ends the transaction unless so many rows were as they had been read.
-const EXPECTED: &str = "SELECT solely_expect((SELECT count(*) FROM done), $1)";
+pub(crate) const EXPECTED: &str = "SELECT solely_expect((SELECT count(*) FROM done), $1)";
 
 fn update_items(books: &Books, guarded: bool) -> Option<Write<'_>> {
     let changed = books.changed_items();
@@ -473,11 +534,11 @@ fn update_reservations(books: &Books, guarded: bool) -> Option<Write<'_>> {
              UPDATE reservations
                 SET status = new.status, payment = new.payment, expires_at = new.expires_at,
                     completed_at = new.completed_at, cancelled_at = new.cancelled_at, wrong_codes = new.wrong_codes,
-                    blocked_until = new.blocked_until
+                    blocked_until = new.blocked_until, reserved_at = new.reserved_at
                FROM unnest($2::uuid[], $3::smallint[], $4::smallint[], $5::bigint[], $6::bigint[], $7::bigint[],
-                           $8::smallint[], $9::bigint[], $10::smallint[], $11::smallint[])
+                           $8::smallint[], $9::bigint[], $10::smallint[], $11::smallint[], $12::bigint[])
                     AS new (id, status, payment, expires_at, completed_at, cancelled_at, wrong_codes, blocked_until,
-                            was_status, was_payment)
+                            was_status, was_payment, reserved_at)
               WHERE reservations.id = new.id AND reservations.status = new.was_status
                 AND reservations.payment = new.was_payment
              RETURNING 1)
@@ -498,6 +559,7 @@ fn update_reservations(books: &Books, guarded: bool) -> Option<Write<'_>> {
             Box::new(times(|row| Some(row.inner.blocked_until))),
             Box::new(codes(|row| row.1.code())),
             Box::new(codes(|row| row.2.code())),
+            Box::new(times(|row| Some(row.reserved_at))),
         ],
     })
 }

@@ -27,7 +27,7 @@ pub(crate) struct Write<'a> {
 }
 
 impl Write<'_> {
-    fn values(&self) -> Vec<&(dyn ToSql + Sync)> {
+    pub(crate) fn values(&self) -> Vec<&(dyn ToSql + Sync)> {
         self.values.iter().map(|value| &**value as &(dyn ToSql + Sync)).collect()
     }
 }

@@ -56,6 +56,17 @@ fn select(
     Ok(events)
 }
 
+/// The latest events of a subject, in order.
+pub(crate) fn latest(conn: &Connection, subject: &str, limit: u32) -> Result<Vec<Event>, Error> {
+    let mut select = conn.prepare_cached(
+        "SELECT id, at, subject, event, outcome, reason, request_id, details, topic, also
+           FROM events WHERE subject = ?1 ORDER BY id DESC LIMIT ?2",
+    )?;
+    let mut events = select.query_map((subject, limit), event)?.collect::<Result<Vec<_>, _>>()?;
+    events.reverse();
+    Ok(events)
+}
+
 fn event(found: &Row<'_>) -> Result<Event, Error> {
     Ok(Event {
         id: EventId(found.get(0)?),

@@ -30,6 +30,7 @@ mod reserve;
 mod row;
 mod upkeep;
 mod upstream;
+mod waitlist;
 mod writer;
 
 use std::sync::{Arc, Mutex};

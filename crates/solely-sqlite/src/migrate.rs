@@ -26,6 +26,7 @@ const STEPS: &[Step] = &[
     Step { name: "waits", sql: include_str!("migrations/0006_waits.sql"), oldest_compatible: 1 },
     Step { name: "told", sql: include_str!("migrations/0007_told.sql"), oldest_compatible: 1 },
     Step { name: "reserve", sql: include_str!("migrations/0008_reserve.sql"), oldest_compatible: 1 },
+    Step { name: "waitlist", sql: include_str!("migrations/0009_waitlist.sql"), oldest_compatible: 1 },
 ];
 
 /// The version that this program was made for.

@@ -9,14 +9,14 @@ use solely_core::clock::Timestamp;
 use solely_core::fault::Guard;
 use solely_core::reserve::{
     Books, BoxType, Decided, Inventory, InventoryFilter, InventoryStatus, InventoryView, Lapsed, Merchant,
-    PaymentStatus, Request, Reservation, ReservationFilter, ReservationInner, ReservationStatus,
-    ReserveStore, Rules, Touched, Wanted,
+    LATEST, PaymentStatus, Request, Reservation, ReservationFilter, ReservationInner, ReservationStatus,
+    ReserveStore, Rules, ToldTo, Touched, WaitFilter, WaitView, Wanted, subject_of,
 };
 use solely_core::{ReservationId, StoreError};
 
 use crate::row::{self, signed};
 use crate::writer::Tx;
-use crate::{SqliteStore, event};
+use crate::{SqliteStore, event, job, waitlist};
 
 #[async_trait]
 impl ReserveStore for SqliteStore {
@@ -31,7 +31,7 @@ impl ReserveStore for SqliteStore {
         let wanted = Wanted::of(&requests);
         self.writer
             .run("reserve", move |tx| {
-                let mut books = load(tx.conn, tx.now, &wanted)?;
+                let mut books = load(tx.conn, tx.now, &wanted, &requests)?;
                 let decided = books.decide(&requests, &rules);
                 write(tx, &books, true)?;
                 Ok((decided, books.touched()))
@@ -65,6 +65,16 @@ impl ReserveStore for SqliteStore {
         })
         .await
     }
+
+    async fn waitlist(&self, filter: WaitFilter) -> Result<Vec<(u64, WaitView)>, StoreError> {
+        let now = self.writer.now();
+        self.read(move |conn| waitlist::list(conn, now, &filter)).await
+    }
+
+    async fn told_to(&self, users: Vec<String>, limit: u32) -> Result<Vec<ToldTo>, StoreError> {
+        let now = self.writer.now();
+        self.read(move |conn| told_to(conn, now, &users, limit)).await
+    }
 }
 
 impl SqliteStore {
@@ -77,7 +87,7 @@ impl SqliteStore {
         let (now, wanted) = (self.writer.now(), Wanted::of(&requests));
         let (books, decided) = self
             .read(move |conn| {
-                let mut books = load(conn, now, &wanted)?;
+                let mut books = load(conn, now, &wanted, &requests)?;
                 let decided = books.decide(&requests, &rules);
                 Ok((books, decided))
             })
@@ -92,7 +102,16 @@ const ITEM: &str = "id, merchant_id, box_type_id, original, remaining, held, pai
                     currency, pricing, pickup_start, pickup_end, closed, version, \
                     (SELECT coalesce(sum(quantity), 0) FROM reservations INDEXED BY reservations_lapsing \
                       WHERE reservations.inventory_id = inventory.id AND status <= 1 AND payment = 0 \
-                        AND expires_at <= :now)";
+                        AND expires_at <= :now) AS lapsed, \
+                    EXISTS (SELECT 1 FROM waitlist INDEXED BY waitlist_live \
+                             WHERE waitlist.merchant_id = inventory.merchant_id AND waitlist.status <= 1) AS waited";
+
+/// Those who wait for an inventory and may have a box of it.
+const WAITING: &str = "(SELECT count(*) FROM waitlist AS w INDEXED BY waitlist_line \
+                         WHERE w.inventory_id = found.id AND w.status <= 1 AND w.status = 0 \
+                           AND NOT EXISTS (SELECT 1 FROM reservations AS r INDEXED BY reservations_open \
+                                            WHERE r.merchant_id = w.merchant_id AND r.user_id = w.user_id \
+                                              AND r.status <= 1 AND r.expires_at > :now))";
 
 fn item(found: &Row<'_>) -> Result<Inventory, Error> {
     let pricing: Option<String> = found.get(11)?;
@@ -114,13 +133,15 @@ fn item(found: &Row<'_>) -> Result<Inventory, Error> {
         closed: found.get(14)?,
         version: row::unsigned(found, 15)?,
         lapsed: found.get(16)?,
+        waited: found.get(17)?,
+        waiting: 0,
     })
 }
 
-const RESERVATION: &str = "id, user_id, merchant_id, inventory_id, status, payment, code, quantity, amount, currency, \
+pub(crate) const RESERVATION: &str = "id, user_id, merchant_id, inventory_id, status, payment, code, quantity, amount, currency, \
                            reserved_at, expires_at, completed_at, cancelled_at, offered, wrong_codes, blocked_until";
 
-fn reservation(found: &Row<'_>) -> Result<Reservation, Error> {
+pub(crate) fn reservation(found: &Row<'_>) -> Result<Reservation, Error> {
     let wrong = |column, code: u8| {
         let wrong = FromSqlError::OutOfRange(i64::from(code));
         Error::FromSqlConversionFailure(column, Type::Integer, Box::new(wrong))
@@ -154,17 +175,19 @@ fn reservation_id(found: &Row<'_>, column: usize) -> Result<ReservationId, Error
     found.get(column).map(ReservationId::from_bytes)
 }
 
+/// An inventory, if there is one by this id.
+pub(crate) fn read_item(conn: &Connection, now: Timestamp, id: &str) -> Result<Option<Inventory>, Error> {
+    let mut find = conn.prepare_cached(&format!("SELECT {ITEM} FROM inventory WHERE id = :id"))?;
+    let values = rusqlite::named_params! {":now": now.as_millis(), ":id": id};
+    find.query_row(values, item).optional()
+}
+
 /// Reads the rows that a batch needs.
-fn load(conn: &Connection, now: Timestamp, wanted: &Wanted) -> Result<Books, Error> {
-    let mut books = Books::at(now);
-    let mut find_item = conn.prepare_cached(&format!("SELECT {ITEM} FROM inventory WHERE id = :id"))?;
-    let mut read_item = |id: &str| {
-        let values = rusqlite::named_params! {":now": now.as_millis(), ":id": id};
-        find_item.query_row(values, item).optional()
-    };
+fn load(conn: &Connection, now: Timestamp, wanted: &Wanted, requests: &[Request]) -> Result<Books, Error> {
+    let mut books = Books::at(now, wanted);
     let mut merchants = wanted.merchants.clone();
     for (id, units) in &wanted.items {
-        let Some(found) = read_item(id)? else { continue };
+        let Some(found) = read_item(conn, now, id)? else { continue };
         let needed = units.saturating_sub(u64::from(found.remaining));
         if needed > 0 && found.lapsed > 0 {
             let mut find = conn.prepare_cached(&format!(
@@ -195,7 +218,7 @@ fn load(conn: &Connection, now: Timestamp, wanted: &Wanted) -> Result<Books, Err
     }
     for found in others {
         if !wanted.items.contains_key(&found.box_inventory_id)
-            && let Some(item) = read_item(&found.box_inventory_id)?
+            && let Some(item) = read_item(conn, now, &found.box_inventory_id)?
         {
             books.item(item);
         }
@@ -234,6 +257,7 @@ fn load(conn: &Connection, now: Timestamp, wanted: &Wanted) -> Result<Books, Err
             }
         }
     }
+    waitlist::load(conn, wanted, requests, &mut books)?;
     Ok(books)
 }
 
@@ -278,6 +302,10 @@ fn write(tx: &Tx<'_>, books: &Books, guarded: bool) -> Result<(), Error> {
     }
     for made in books.new_reservations() {
         insert_reservation(tx, made)?;
+    }
+    waitlist::write(tx, books)?;
+    for job in books.new_jobs() {
+        job::enqueue_one(tx, &job)?;
     }
     for (key, digest, verdict) in books.new_keys() {
         let mut insert = tx.conn.prepare_cached(
@@ -352,7 +380,7 @@ fn update_reservation(
     let mut update = tx.conn.prepare_cached(
         "UPDATE reservations
             SET status = ?2, payment = ?3, expires_at = ?4, completed_at = ?5, cancelled_at = ?6,
-                wrong_codes = ?7, blocked_until = ?8
+                wrong_codes = ?7, blocked_until = ?8, reserved_at = ?11
           WHERE id = ?1 AND status = ?9 AND payment = ?10",
     )?;
     let values = params![
@@ -366,12 +394,13 @@ fn update_reservation(
         changed.inner.blocked_until.as_millis(),
         before.0.code(),
         before.1.code(),
+        changed.reserved_at.as_millis(),
     ];
     as_it_was_read(update.execute(values)?)
 }
 
 /// One thread writes: what was read is still so, or something is very wrong.
-fn as_it_was_read(rows: usize) -> Result<(), Error> {
+pub(crate) fn as_it_was_read(rows: usize) -> Result<(), Error> {
     if rows == 1 { Ok(()) } else { Err(Error::StatementChangedRows(rows)) }
 }
 
@@ -386,17 +415,23 @@ fn inventories(
         InventoryStatus::Expired => 2,
         InventoryStatus::Closed => 3,
     });
-    let which = if filter.id.is_some() {
-        "id = :id"
+    let (ids, wanted) = match &filter.ids {
+        Some(ids) => (serde_json::to_string(ids).unwrap_or_default(), true),
+        None => (String::new(), false),
+    };
+    let which = if wanted {
+        "id IN (SELECT value FROM json_each(:ids))"
     } else if filter.merchant_id.is_some() {
         "merchant_id = :merchant"
     } else {
         "1"
     };
     let mut find = conn.prepare_cached(&format!(
-        "SELECT * FROM (SELECT {ITEM} AS lapsed FROM inventory WHERE {which} AND id > :after)
+        "SELECT * FROM (SELECT found.*, CASE WHEN remaining + lapsed > 0 AND waited THEN {WAITING} ELSE 0 END AS waiting
+                          FROM (SELECT {ITEM} FROM inventory WHERE {which} AND id > :after) AS found)
           WHERE :status IS NULL
-             OR :status = CASE WHEN closed THEN 3 WHEN pickup_end <= :now THEN 2 WHEN remaining + lapsed = 0 THEN 1 ELSE 0 END
+             OR :status = CASE WHEN closed THEN 3 WHEN pickup_end <= :now THEN 2
+                               WHEN remaining + lapsed <= waiting THEN 1 ELSE 0 END
           ORDER BY id LIMIT :limit"
     ))?;
     let values: &[(&str, &dyn rusqlite::ToSql)] = &[
@@ -404,14 +439,35 @@ fn inventories(
         (":after", &filter.after.as_deref().unwrap_or_default()),
         (":status", &status),
         (":limit", &filter.limit),
-        (":id", &filter.id),
+        (":ids", &ids),
         (":merchant", &filter.merchant_id),
     ];
     // Names that a statement does not have cannot be bound.
     let used = |name: &str| find.parameter_index(name).is_ok_and(|index| index.is_some());
     let values: Vec<(&str, &dyn rusqlite::ToSql)> =
         values.iter().filter(|(name, _)| used(name)).copied().collect();
-    find.query_map(values.as_slice(), item)?.map(|found| found.map(|item| item.view(now))).collect()
+    let shown = |found: &Row<'_>| {
+        let item = Inventory { waiting: found.get(18)?, ..item(found)? };
+        Ok(item.view(now))
+    };
+    find.query_map(values.as_slice(), shown)?.collect()
+}
+
+/// The latest reservations of users, and what was told of each.
+fn told_to(conn: &Connection, now: Timestamp, users: &[String], limit: u32) -> Result<Vec<ToldTo>, Error> {
+    let mut found = Vec::new();
+    for user in users {
+        let mut find = conn.prepare_cached(&format!(
+            "SELECT {RESERVATION} FROM reservations INDEXED BY reservations_user
+              WHERE user_id = ?1 ORDER BY id DESC LIMIT ?2"
+        ))?;
+        for one in find.query_map((user, LATEST), reservation)? {
+            let reservation = one?.at(now);
+            let events = event::latest(conn, &subject_of(reservation.id), limit)?;
+            found.push(ToldTo { reservation, events });
+        }
+    }
+    Ok(found)
 }
 
 fn reservations(

@@ -17,6 +17,16 @@ struct OperationOutcome {
     outcome: &'static str,
 }
 
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Outcome {
+    outcome: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Channel {
+    channel: &'static str,
+}
+
 /// What is counted of reserve.
 pub struct ReserveMetrics {
     decided: Family<OperationOutcome, Counter>,
@@ -25,12 +35,15 @@ pub struct ReserveMetrics {
     sweep_lag_ms: Gauge,
     sweep_seconds: Histogram,
     drift: Gauge,
+    notifications: Family<Outcome, Counter>,
+    pushed: Family<Channel, Counter>,
     lock_failures: Share,
     failures: Share,
 }
 
-const OPERATIONS: [&str; 8] =
-    ["create", "change", "reserve", "confirm", "collect", "cancel", "extend", "expire"];
+const OPERATIONS: [&str; 11] = [
+    "create", "change", "reserve", "confirm", "collect", "cancel", "extend", "accept", "expire", "join", "leave",
+];
 const REFUSALS: [&str; 6] = [
     "PICKUP_WINDOW_CLOSED",
     "BOX_UNAVAILABLE",
@@ -49,6 +62,8 @@ impl Default for ReserveMetrics {
             sweep_lag_ms: Gauge::default(),
             sweep_seconds: super::seconds(),
             drift: Gauge::default(),
+            notifications: Family::default(),
+            pushed: Family::default(),
             lock_failures: Share::default(),
             failures: Share::default(),
         }
@@ -69,6 +84,16 @@ impl ReserveMetrics {
         );
         let what = "Boxes by which copies of quantities differ from the store";
         r.register("reserve_inventory_drift", what, self.drift.clone());
+        let what = "Attempts to deliver a notification by webhook, by outcome";
+        r.register("reserve_notifications", what, self.notifications.clone());
+        for outcome in ["delivered", "failed"] {
+            let _ = self.notifications.get_or_create(&Outcome { outcome });
+        }
+        let what = "Messages to sockets that follow an inventory or a user's reservations";
+        r.register("reserve_pushed", what, self.pushed.clone());
+        for channel in ["inventory", "reservations"] {
+            let _ = self.pushed.get_or_create(&Channel { channel });
+        }
         for operation in OPERATIONS {
             for outcome in ["done", "failed", "not_in_time"] {
                 let _ = self.decided.get_or_create(&OperationOutcome { operation, outcome });
@@ -96,6 +121,16 @@ impl ReserveMetrics {
             self.failures.record(true);
             self.lock_failures.record(!in_time);
         }
+    }
+
+    /// An attempt to deliver a notification.
+    pub(crate) fn notified(&self, outcome: &'static str) {
+        self.notifications.get_or_create(&Outcome { outcome }).inc();
+    }
+
+    /// Messages to sockets of a channel.
+    pub(crate) fn pushed(&self, channel: &'static str, messages: usize) {
+        self.pushed.get_or_create(&Channel { channel }).inc_by(messages as u64);
     }
 
     pub(crate) fn waited(&self, waited: Duration) {

@@ -8,9 +8,11 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 
 use super::model::{BoxType, Inventory, Merchant, PaymentStatus, Reservation, ReservationStatus};
 use super::operation::{IdempotencyKey, Operation, Request, Verdict};
+use super::waitlist::{Line, Wait, WaitStatus};
 use crate::clock::Timestamp;
 use crate::event::NewEvent;
-use crate::id::ReservationId;
+use crate::id::{ReservationId, WaitId};
+use crate::job::NewJob;
 
 /// The rows that a batch needs, in the order in which they are locked and read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -27,6 +29,10 @@ pub struct Wanted {
     pub box_types: BTreeSet<String>,
     /// Keys of idempotency.
     pub keys: BTreeSet<IdempotencyKey>,
+    /// Entries of waiting lists.
+    pub waits: BTreeSet<WaitId>,
+    /// Inventories that someone is to wait for.
+    pub joined: BTreeSet<String>,
 }
 
 impl Wanted {
@@ -55,7 +61,16 @@ impl Wanted {
                     *wanted.items.entry(new.inventory_id.clone()).or_default() += u64::from(new.quantity);
                     wanted.buyers.insert((new.inventory_id.clone(), new.user_id.clone()));
                 }
+                Operation::Join(new) => {
+                    wanted.items.entry(new.inventory_id.clone()).or_default();
+                    wanted.buyers.insert((new.inventory_id.clone(), new.user_id.clone()));
+                    wanted.joined.insert(new.inventory_id.clone());
+                }
+                Operation::Leave(id) => {
+                    wanted.waits.insert(*id);
+                }
                 Operation::Confirm(id)
+                | Operation::Accept(id)
                 | Operation::Cancel(id)
                 | Operation::Expire(id)
                 | Operation::Collect { id, .. }
@@ -77,6 +92,8 @@ pub struct Touched {
     pub items: Vec<(String, u32)>,
     /// Reservations as they are.
     pub reservations: Vec<Reservation>,
+    /// Whether something is due for delivery.
+    pub notified: bool,
 }
 
 /// A row as it was read, and as it is to be.
@@ -87,8 +104,22 @@ pub(super) struct Kept<T> {
     pub(super) now: T,
 }
 
+impl<T: Clone> Kept<T> {
+    /// A row that is there.
+    pub(super) fn read(row: T) -> Self {
+        Self { before: Some(row.clone()), now: row }
+    }
+}
+
+impl<T> Kept<T> {
+    /// One that is made.
+    pub(super) fn made(row: T) -> Self {
+        Self { before: None, now: row }
+    }
+}
+
 impl<T: PartialEq> Kept<T> {
-    fn changed(&self) -> bool {
+    pub(super) fn changed(&self) -> bool {
         self.before.as_ref().is_some_and(|before| *before != self.now)
     }
 }
@@ -109,13 +140,42 @@ pub struct Books {
     pub(super) busy: HashSet<IdempotencyKey>,
     pub(super) new_keys: Vec<(IdempotencyKey, String, Verdict)>,
     pub(super) events: Vec<NewEvent>,
+    /// Whether what becomes of reservations is to be delivered, and of which something is.
+    pub(super) notify: bool,
+    pub(super) notified: BTreeSet<ReservationId>,
+    /// Who buys of which inventory, and which are waited for from now on.
+    pub(super) buyers: BTreeSet<(String, String)>,
+    pub(super) joined: BTreeSet<String>,
+    pub(super) waits: HashMap<WaitId, Kept<Wait>>,
+    /// Live entries of a user at a merchant.
+    pub(super) waits_of: HashMap<(String, String), BTreeSet<WaitId>>,
+    /// Who waits for an inventory, in their order.
+    pub(super) lines: HashMap<String, BTreeMap<u64, WaitId>>,
+    pub(super) lines_known: HashMap<String, Line>,
+    /// How many are ahead of an entry.
+    pub(super) ahead: HashMap<WaitId, u64>,
+    /// Where someone waits: what time has ended.
+    pub(super) overdue: Vec<ReservationId>,
+    /// Inventories of which something may be offered.
+    pub(super) freed: BTreeSet<String>,
 }
 
 impl Books {
     /// Empty ones, at an instant of the store's clock that was looked at under the merchants' locks.
-    pub fn at(now: Timestamp) -> Self {
+    pub fn at(now: Timestamp, wanted: &Wanted) -> Self {
         Self {
             now,
+            notify: false,
+            notified: BTreeSet::new(),
+            buyers: wanted.buyers.clone(),
+            joined: wanted.joined.clone(),
+            waits: HashMap::new(),
+            waits_of: HashMap::new(),
+            lines: HashMap::new(),
+            lines_known: HashMap::new(),
+            ahead: HashMap::new(),
+            overdue: Vec::new(),
+            freed: BTreeSet::new(),
             merchants: HashMap::new(),
             box_types: HashMap::new(),
             items: HashMap::new(),
@@ -131,17 +191,17 @@ impl Books {
 
     /// A merchant that is there.
     pub fn merchant(&mut self, row: Merchant) {
-        self.merchants.insert(row.id.clone(), Kept { before: Some(row.clone()), now: row });
+        self.merchants.insert(row.id.clone(), Kept::read(row));
     }
 
     /// A box type that is there.
     pub fn box_type(&mut self, row: BoxType) {
-        self.box_types.insert(row.id.clone(), Kept { before: Some(row.clone()), now: row });
+        self.box_types.insert(row.id.clone(), Kept::read(row));
     }
 
     /// An inventory that is there.
     pub fn item(&mut self, row: Inventory) {
-        self.items.insert(row.id.clone(), Kept { before: Some(row.clone()), now: row });
+        self.items.insert(row.id.clone(), Kept::read(row));
     }
 
     /// A reservation that is there.
@@ -149,7 +209,7 @@ impl Books {
         if row.status.is_open() {
             self.open.insert((row.merchant_id.clone(), row.user_id.clone()), row.id);
         }
-        self.reservations.insert(row.id, Kept { before: Some(row.clone()), now: row });
+        self.reservations.insert(row.id, Kept::read(row));
     }
 
     /// The same, and it is one of the oldest holds of its inventory whose time is over; in their order.
@@ -174,20 +234,20 @@ impl Books {
     }
 
     pub(super) fn add_merchant(&mut self, row: Merchant) {
-        self.merchants.insert(row.id.clone(), Kept { before: None, now: row });
+        self.merchants.insert(row.id.clone(), Kept::made(row));
     }
 
     pub(super) fn add_box_type(&mut self, row: BoxType) {
-        self.box_types.insert(row.id.clone(), Kept { before: None, now: row });
+        self.box_types.insert(row.id.clone(), Kept::made(row));
     }
 
     pub(super) fn add_item(&mut self, row: Inventory) {
-        self.items.insert(row.id.clone(), Kept { before: None, now: row });
+        self.items.insert(row.id.clone(), Kept::made(row));
     }
 
     pub(super) fn add_reservation(&mut self, row: Reservation) {
         self.open.insert((row.merchant_id.clone(), row.user_id.clone()), row.id);
-        self.reservations.insert(row.id, Kept { before: None, now: row });
+        self.reservations.insert(row.id, Kept::made(row));
     }
 
     /// Merchants to be inserted.
@@ -231,6 +291,23 @@ impl Books {
         sorted(rows, |(row, _, _)| row.id)
     }
 
+    /// Whether this batch has ended a reservation.
+    pub(super) fn has_ended(&self, id: ReservationId) -> bool {
+        self.reservations.get(&id).is_some_and(|kept| kept.changed() && !kept.now.status.is_open())
+    }
+
+    /// Entries of waiting lists to be inserted.
+    pub fn new_waits(&self) -> Vec<&Wait> {
+        sorted(new(&self.waits), |row| row.id)
+    }
+
+    /// Entries to be updated, if each still has the status that it is given with.
+    pub fn changed_waits(&self) -> Vec<(&Wait, WaitStatus)> {
+        let rows = self.waits.values().filter(|kept| kept.changed());
+        let rows = rows.filter_map(|kept| Some((&kept.now, kept.before.as_ref()?.status)));
+        sorted(rows, |(row, _)| row.id)
+    }
+
     /// What is changed by all this.
     pub fn touched(&self) -> Touched {
         let items =
@@ -240,12 +317,18 @@ impl Books {
             now: self.now,
             items: items.map(|item| (item.id.clone(), item.free())).collect(),
             reservations: self.new_reservations().into_iter().chain(changed).cloned().collect(),
+            notified: !self.notified.is_empty(),
         }
     }
 
     /// Keys to be inserted.
     pub fn new_keys(&self) -> &[(IdempotencyKey, String, Verdict)] {
         &self.new_keys
+    }
+
+    /// Jobs that deliver what is told.
+    pub fn new_jobs(&self) -> Vec<NewJob> {
+        self.notified.iter().map(|id| super::notify::job(*id)).collect()
     }
 
     /// What is to be told.

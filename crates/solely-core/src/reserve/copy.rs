@@ -134,7 +134,7 @@ impl ReserveCopies {
 
     /// Writes what a batch has changed.
     pub(super) fn follow(&self, touched: Touched) {
-        let Touched { now, items, reservations } = touched;
+        let Touched { now, items, reservations, .. } = touched;
         if items.is_empty() && reservations.is_empty() {
             return;
         }
@@ -217,12 +217,11 @@ impl ReserveCopies {
 }
 
 async fn free(store: &dyn Store, ids: &[String]) -> Result<Vec<Option<u32>>, StoreError> {
-    let mut found = Vec::with_capacity(ids.len());
-    for id in ids {
-        let filter = InventoryFilter { id: Some(id.clone()), limit: 1, ..InventoryFilter::default() };
-        found.push(store.inventories(filter).await?.first().map(|item| item.remaining_quantity));
-    }
-    Ok(found)
+    let limit = u32::try_from(ids.len()).unwrap_or(u32::MAX);
+    let filter = InventoryFilter { ids: Some(ids.to_vec()), limit, ..InventoryFilter::default() };
+    let found = store.inventories(filter).await?;
+    let of = |id: &String| found.iter().find(|item| item.id == *id).map(|item| item.remaining_quantity);
+    Ok(ids.iter().map(of).collect())
 }
 
 fn quantity_name(id: &str) -> String {

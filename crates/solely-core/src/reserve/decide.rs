@@ -10,6 +10,7 @@ use subtle::ConstantTimeEq as _;
 
 use super::books::Books;
 use super::model::{HoldTimes, Inventory, PaymentStatus, Reservation, ReservationInner, ReservationStatus};
+use super::notify::Snapshot;
 use super::operation::{Change, Decided, NewInventory, NewReservation, Operation, Refusal, Request, Verdict};
 use crate::event::NewEvent;
 use crate::fault::{Guard, Guards};
@@ -57,22 +58,35 @@ pub struct Rules {
     pub guards: Guards,
     /// Refusals that were told a short while ago.
     pub told: Told,
+    /// The id and the code of an offer that is made.
+    pub mint: fn() -> (ReservationId, String),
+    /// Whether what becomes of reservations is to be delivered ([`super::notify`]).
+    pub notify: bool,
 }
 
 impl Rules {
     /// The usual ones.
     pub fn new(times: HoldTimes) -> Self {
-        Self { times, guards: Guards::all(), told: Told::default() }
+        let mint = || (ReservationId::new(), super::pickup_code());
+        Self { times, guards: Guards::all(), told: Told::default(), mint, notify: false }
     }
 }
 
-type Outcome<T> = Result<T, Refusal>;
+pub(super) type Outcome<T> = Result<T, Refusal>;
 
 impl Books {
     /// Decides requests in their order.
     pub fn decide(&mut self, requests: &[Request], rules: &Rules) -> Vec<Decided> {
         let mut told = HashSet::new();
-        requests.iter().map(|request| self.decide_one(request, rules, &mut told)).collect()
+        self.notify = rules.notify;
+        self.begin(rules);
+        let mut decided = Vec::with_capacity(requests.len());
+        for request in requests {
+            decided.push(self.decide_one(request, rules, &mut told));
+            // What it has freed is offered to those who wait before the next is decided.
+            self.offer_freed(Some(request), rules);
+        }
+        decided
     }
 
     fn decide_one(&mut self, request: &Request, rules: &Rules, told: &mut HashSet<ToldOf>) -> Decided {
@@ -124,7 +138,7 @@ impl Books {
                 }
             }
             Operation::CreateInventory(made) => self.create_inventory(made, request),
-            Operation::Change(change) => self.change(change, request),
+            Operation::Change(change) => self.change(change, request, rules),
             Operation::Reserve(new) => reservation(self.reserve(new, request, rules)),
             Operation::Confirm(id) => reservation(self.confirm(*id, request)),
             Operation::Collect { id, code } => reservation(self.collect(*id, code, request)),
@@ -132,12 +146,16 @@ impl Books {
             Operation::Extend { id, ttl } => reservation(self.extend(*id, *ttl, request, rules)),
             Operation::Expire(id) => {
                 let found = self.reservations.get(id).ok_or(Refusal::ReservationNotFound)?;
-                if !found.now.has_lapsed(self.now) {
+                if found.now.has_lapsed(self.now) {
+                    self.expire(*id);
+                } else if !self.has_ended(*id) {
                     return Err(Refusal::InvalidState);
                 }
-                self.expire(*id);
                 reservation(Ok(self.of(*id)?.clone()))
             }
+            Operation::Accept(id) => reservation(self.accept(*id, request, rules)),
+            Operation::Join(new) => self.join(new, request, rules),
+            Operation::Leave(id) => self.leave(*id, request),
         }
     }
 
@@ -175,6 +193,8 @@ impl Books {
             closed: false,
             version: 1,
             lapsed: 0,
+            waiting: 0,
+            waited: false,
         };
         if let Some(found) = self.items.get(&made.id) {
             let there = &found.now;
@@ -196,7 +216,7 @@ impl Books {
         Ok(Verdict::Inventory(view))
     }
 
-    fn change(&mut self, change: &Change, request: &Request) -> Outcome<Verdict> {
+    fn change(&mut self, change: &Change, request: &Request, rules: &Rules) -> Outcome<Verdict> {
         let units = u32::try_from(change.add.unsigned_abs())
             .map_err(|_| Refusal::Invalid("`addQuantity` is too large".to_owned()))?;
         if !self.items.contains_key(&change.inventory_id) {
@@ -204,6 +224,7 @@ impl Books {
         }
         if change.add < 0 {
             self.give_back(&change.inventory_id, units);
+            self.offer_freed(Some(request), rules);
         }
         let item = &mut self.items.get_mut(&change.inventory_id).ok_or(Refusal::BoxNotFound)?.now;
         if change.add < 0 {
@@ -219,10 +240,13 @@ impl Books {
             item.remaining += units;
         }
         item.closed = change.closed.unwrap_or(item.closed);
-        let view = item.view(self.now);
         let details = serde_json::json!({"addQuantity": change.add, "closed": change.closed});
-        self.tell(NewEvent::new(subject_of_item(&view.id), "change").details(Json::of(&details)), request);
-        Ok(Verdict::Inventory(view))
+        let told = NewEvent::new(subject_of_item(&change.inventory_id), "change").details(Json::of(&details));
+        self.tell(told, request);
+        self.freed.insert(change.inventory_id.clone());
+        self.offer_freed(Some(request), rules);
+        let changed = &self.items.get(&change.inventory_id).ok_or(Refusal::BoxNotFound)?.now;
+        Ok(Verdict::Inventory(changed.view(self.now)))
     }
 
     fn reserve(&mut self, new: &NewReservation, request: &Request, rules: &Rules) -> Outcome<Reservation> {
@@ -238,6 +262,7 @@ impl Books {
             self.expire(own);
         }
         self.give_back(&new.inventory_id, new.quantity);
+        self.offer_freed(Some(request), rules);
         let (now, times) = (self.now, rules.times);
         let one_active = rules.guards.hold(Guard::OneActive) && self.open.contains_key(&owner);
         let item = &mut self.items.get_mut(&new.inventory_id).ok_or(Refusal::BoxNotFound)?.now;
@@ -335,7 +360,7 @@ impl Books {
         })
     }
 
-    fn cancel(&mut self, id: ReservationId, request: &Request) -> Outcome<Reservation> {
+    pub(super) fn cancel(&mut self, id: ReservationId, request: &Request) -> Outcome<Reservation> {
         let (now, found) = (self.now, self.of_owner(id, request)?);
         match found.status {
             _ if found.has_lapsed(now) => return Err(Refusal::ReservationExpired),
@@ -380,11 +405,11 @@ impl Books {
     }
 
     /// Ends a reservation whose time is over. What was held is free again; what was paid stays sold.
-    fn expire(&mut self, id: ReservationId) {
+    pub(super) fn expire(&mut self, id: ReservationId) {
         let Some(found) = self.reservations.get_mut(&id) else { return };
         found.now.status = ReservationStatus::Expired;
         let expired = found.now.clone();
-        self.open.remove(&(expired.merchant_id.clone(), expired.user_id.clone()));
+        self.ended(&expired);
         if expired.is_unpaid()
             && let Some(item) = self.items.get_mut(&expired.box_inventory_id)
         {
@@ -412,7 +437,7 @@ impl Books {
         self.reservations.get(&id).map(|found| &found.now).ok_or(Refusal::ReservationNotFound)
     }
 
-    fn of_owner(&self, id: ReservationId, request: &Request) -> Outcome<&Reservation> {
+    pub(super) fn of_owner(&self, id: ReservationId, request: &Request) -> Outcome<&Reservation> {
         let found = self.of(id)?;
         match &request.only_of {
             Some(user) if *user != found.user_id => Err(Refusal::NotYours),
@@ -420,13 +445,13 @@ impl Books {
         }
     }
 
-    fn item_of(&mut self, id: ReservationId) -> Outcome<&mut Inventory> {
+    pub(super) fn item_of(&mut self, id: ReservationId) -> Outcome<&mut Inventory> {
         let item = self.of(id)?.box_inventory_id.clone();
         self.items.get_mut(&item).map(|item| &mut item.now).ok_or(Refusal::BoxNotFound)
     }
 
     /// Changes a reservation, and tells of it.
-    fn write(
+    pub(super) fn write(
         &mut self,
         id: ReservationId,
         event: &'static str,
@@ -437,28 +462,26 @@ impl Books {
         change(found);
         let written = found.clone();
         if !written.status.is_open() {
-            self.open.remove(&(written.merchant_id.clone(), written.user_id.clone()));
+            self.ended(&written);
         }
         self.tell_of(&written, event, request);
         Ok(written)
     }
 
-    fn tell(&mut self, told: NewEvent, request: &Request) {
+    pub(super) fn tell(&mut self, told: NewEvent, request: &Request) {
         self.events.push(NewEvent { request_id: request.request_id.clone(), ..told });
     }
 
     /// What became of a reservation, for it and for its inventory.
-    fn tell_of(&mut self, reservation: &Reservation, event: &'static str, request: &Request) {
-        let details = serde_json::json!({
-            "userId": reservation.user_id,
-            "quantity": reservation.quantity,
-            "status": reservation.status,
-            "paymentStatus": reservation.payment_status,
-            "expiresAt": reservation.expires_at,
+    pub(super) fn tell_of(&mut self, reservation: &Reservation, event: &'static str, request: &Request) {
+        let subject = subject_of(reservation.id);
+        let topic = self.notify.then(|| {
+            self.notified.insert(reservation.id);
+            subject.clone()
         });
-        let told =
-            NewEvent::new(subject_of(reservation.id), event).outcome("done").details(Json::of(&details));
-        self.tell(NewEvent { also: Some(subject_of_item(&reservation.box_inventory_id)), ..told }, request);
+        let also = Some(subject_of_item(&reservation.box_inventory_id));
+        let told = NewEvent::new(subject, event).outcome("done").details(Json::of(&Snapshot::of(reservation)));
+        self.tell(NewEvent { also, topic, ..told }, request);
     }
 
     /// A refusal is told once a minute for each inventory, user and reason.
@@ -483,7 +506,7 @@ impl Books {
         let details = Json::of(&serde_json::json!({"userId": (!user.is_empty()).then_some(user)}));
         let event = NewEvent::new(subject, request.operation.name()).outcome("refused").reason(reason);
         let also = match &request.operation {
-            Operation::Reserve(_) => None,
+            Operation::Reserve(_) | Operation::Join(_) => None,
             operation => operation
                 .reservation()
                 .and_then(|id| self.of(id).ok())
@@ -509,10 +532,13 @@ pub fn told_of(request: &Request, refusal: &Refusal) -> Option<ToldOf> {
         Operation::Reserve(new) => {
             Some((subject_of_item(&new.inventory_id), new.user_id.clone(), "reserve", refusal.code()))
         }
+        Operation::Join(new) => {
+            Some((subject_of_item(&new.inventory_id), new.user_id.clone(), "join", refusal.code()))
+        }
         Operation::Change(change) => {
             Some((subject_of_item(&change.inventory_id), String::new(), "change", refusal.code()))
         }
-        Operation::Expire(_) => None,
+        Operation::Expire(_) | Operation::Leave(_) => None,
         operation => {
             Some((subject_of(operation.reservation()?), String::new(), operation.name(), refusal.code()))
         }
@@ -530,7 +556,7 @@ pub fn subject_of_item(id: &str) -> String {
 }
 
 /// Why a reservation that has ended, or is only offered, does not allow something.
-fn ended(status: ReservationStatus) -> Refusal {
+pub(super) fn ended(status: ReservationStatus) -> Refusal {
     match status {
         ReservationStatus::Completed => Refusal::AlreadyCompleted,
         ReservationStatus::Cancelled => Refusal::AlreadyCancelled,
@@ -555,7 +581,10 @@ impl Operation {
             Self::Collect { .. } => "collect",
             Self::Cancel(_) => "cancel",
             Self::Extend { .. } => "extend",
+            Self::Accept(_) => "accept",
             Self::Expire(_) => "expire",
+            Self::Join(_) => "join",
+            Self::Leave(_) => "leave",
         }
     }
 
@@ -563,6 +592,7 @@ impl Operation {
     pub fn reservation(&self) -> Option<ReservationId> {
         match self {
             Self::Confirm(id)
+            | Self::Accept(id)
             | Self::Cancel(id)
             | Self::Expire(id)
             | Self::Collect { id, .. }

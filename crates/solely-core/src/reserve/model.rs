@@ -73,6 +73,10 @@ pub struct Inventory {
     pub version: u64,
     /// Of `held`, those whose time is over. Not a column: counted when it is read.
     pub lapsed: u32,
+    /// Those who wait for one and may have it: they come first. Not a column: counted when it is shown.
+    pub waiting: u32,
+    /// Whether anyone waits, or has an offer, at its merchant. Not a column: looked at when it is read.
+    pub waited: bool,
 }
 
 /// What can be done with an inventory.
@@ -126,9 +130,15 @@ pub struct InventoryView {
 }
 
 impl Inventory {
-    /// Boxes that can be had at this instant: those that nobody has, and those whose time is over.
+    /// Boxes that someone who walks in can have at this instant: those that nobody has, and those whose time is over,
+    /// but for those that others wait for.
     pub fn free(&self) -> u32 {
-        self.remaining + self.lapsed
+        (self.remaining + self.lapsed).saturating_sub(self.waiting)
+    }
+
+    /// Whether boxes can be had of it at an instant, if there are any.
+    pub fn is_open(&self, now: Timestamp) -> bool {
+        !self.closed && now < self.pickup_end
     }
 
     /// What one costs at an instant.
@@ -339,4 +349,6 @@ pub struct HoldTimes {
     pub least: Duration,
     /// and the longest, also from when it was reserved.
     pub most: Duration,
+    /// An offer to someone who waits.
+    pub offer: Duration,
 }

@@ -6,8 +6,9 @@ use serde::{Deserialize, Serialize};
 
 use super::model::{BoxType, InventoryView, Merchant, Reservation};
 use super::pricing::Pricing;
+use super::waitlist::WaitView;
 use super::window::Window;
-use crate::id::ReservationId;
+use crate::id::{ReservationId, WaitId};
 
 /// Something to be done.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,8 +41,25 @@ pub enum Operation {
         /// How long from now; the usual time if it does not say.
         ttl: Option<Duration>,
     },
+    /// An offer is taken.
+    Accept(ReservationId),
     /// Its time is over: housekeeping.
     Expire(ReservationId),
+    /// Someone waits for a box.
+    Join(NewWait),
+    /// Someone waits no longer, or does not want what was offered.
+    Leave(WaitId),
+}
+
+/// Someone who is to wait for a box.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NewWait {
+    /// The id of the place in the line.
+    pub id: WaitId,
+    /// Who.
+    pub user_id: String,
+    /// For what.
+    pub inventory_id: String,
 }
 
 /// Boxes to be put on offer.
@@ -142,6 +160,8 @@ pub enum Verdict {
     Inventory(InventoryView),
     /// A reservation, as it is now.
     Reservation(Reservation),
+    /// A place in a waiting list, as it is now.
+    Wait(WaitView),
     /// No.
     Refused(Refusal),
 }
@@ -158,6 +178,10 @@ pub enum Refusal {
     BoxNotFound,
     /// There is no such reservation.
     ReservationNotFound,
+    /// There is no such place in a waiting list.
+    WaitNotFound,
+    /// As many wait as may.
+    WaitlistFull,
     /// The id is taken by something else.
     AlreadyExists,
     /// What was asked for cannot be.
@@ -200,6 +224,8 @@ impl Refusal {
             Self::BoxTypeNotFound => "BOX_TYPE_NOT_FOUND",
             Self::BoxNotFound => "BOX_NOT_FOUND",
             Self::ReservationNotFound => "RESERVATION_NOT_FOUND",
+            Self::WaitNotFound => "WAITLIST_ENTRY_NOT_FOUND",
+            Self::WaitlistFull => "WAITLIST_FULL",
             Self::AlreadyExists => "ALREADY_EXISTS",
             Self::Invalid(_) => "INVALID_REQUEST",
             Self::PickupWindowClosed => "PICKUP_WINDOW_CLOSED",
@@ -226,6 +252,8 @@ impl Refusal {
             Self::BoxTypeNotFound => "There is no such box type.",
             Self::BoxNotFound => "The selected box is no longer available.",
             Self::ReservationNotFound => "There is no such reservation.",
+            Self::WaitNotFound => "There is no such place in a waiting list.",
+            Self::WaitlistFull => "As many wait for this as may. Please try again later.",
             Self::AlreadyExists => "There is something else with this id.",
             Self::Invalid(why) => return why.clone(),
             Self::PickupWindowClosed => "The pickup window for this box has closed.",

@@ -11,26 +11,33 @@ use tokio_util::sync::CancellationToken;
 
 use super::combiner::{Combiner, NotDecided};
 use super::copy::ReserveCopies;
-use super::decide::{Rules, Told, told_of};
+use super::decide::{Rules, told_of};
 use super::model::{HoldTimes, InventoryView, Reservation};
 use super::operation::{Decided, Operation, Refusal, Request, Verdict};
-use super::{InventoryFilter, Lapsed, ReservationFilter};
+use super::notify::{self, Webhook};
+use super::waitlist::WaitView;
+use super::watch::Watch;
+use super::{InventoryFilter, Lapsed, ReservationFilter, WaitFilter};
+use crate::bus::{Bus, Topic};
 use crate::companion::Companion;
 use crate::config::ReserveConfig;
 use crate::error::StoreError;
 use crate::fault::{Guard, Guards};
 use crate::id::ReservationId;
 use crate::metrics::Metrics;
+use crate::queue::Jobs;
 use crate::store::Store;
+use crate::upstream::http::HttpClient;
+use crate::worker::QueueSpec;
 
 /// What reserve stands on.
 pub struct ReserveParts {
-    /// The store.
-    pub store: Arc<dyn Store>,
-    /// What is counted.
-    pub metrics: Arc<Metrics>,
+    /// Jobs, with their store and wake-ups.
+    pub jobs: Jobs,
     /// Where copies are kept for others, if there is such a place.
     pub companion: Option<Arc<dyn Companion>>,
+    /// What notifications are delivered by; without it they are not.
+    pub client: Option<HttpClient>,
 }
 
 /// Why there is no verdict.
@@ -60,6 +67,7 @@ struct Inner {
     config: ReserveConfig,
     /// The line that a reservation of this process stands in: its inventory's.
     lines: moka::sync::Cache<ReservationId, Arc<str>>,
+    webhook: Option<Arc<Webhook>>,
 }
 
 /// Where batches are decided. Clones share everything.
@@ -68,10 +76,10 @@ struct Desk {
     store: Arc<dyn Store>,
     metrics: Arc<Metrics>,
     copies: Option<ReserveCopies>,
-    times: HoldTimes,
-    guards: Guards,
-    told: Told,
+    rules: Arc<Rules>,
     turns: Arc<Semaphore>,
+    watch: Watch,
+    bus: Bus,
 }
 
 /// Batches of one process at once.
@@ -96,17 +104,20 @@ const LEAST_PATIENCE: Duration = Duration::from_millis(100);
 impl Reserve {
     /// reserve on a store.
     pub fn new(parts: ReserveParts, config: &ReserveConfig) -> Self {
-        let ReserveParts { store, metrics, companion } = parts;
+        let ReserveParts { jobs, companion, client } = parts;
+        let (store, metrics) = (jobs.store().clone(), jobs.metrics().clone());
+        let webhook = Webhook::configured(&store, &metrics, client.as_ref(), config);
         let copies = companion.map(|companion| ReserveCopies::new(companion, config.lock_ttl.0));
-        let (guards, times) = (Guards::from_env(), config.times());
+        let (guards, notify) = (Guards::from_env(), webhook.is_some());
+        let rules = Arc::new(Rules { guards, notify, ..Rules::new(config.times()) });
         let desk = Desk {
             store,
             metrics,
             copies,
-            times,
-            guards,
-            told: Told::default(),
+            rules,
             turns: Arc::new(Semaphore::new(TURNS)),
+            watch: Watch::new(&jobs),
+            bus: jobs.bus().clone(),
         };
         let at_desk = desk.clone();
         let run = move |_line: Arc<str>, requests: Vec<Request>| {
@@ -119,12 +130,28 @@ impl Reserve {
             combiner: Combiner::new(Box::new(run)),
             config: config.clone(),
             lines: moka::sync::Cache::builder().max_capacity(LINES_MAX).build(),
+            webhook,
         }))
     }
 
     /// How long holds last.
     pub fn times(&self) -> HoldTimes {
-        self.0.desk.times
+        self.0.desk.rules.times
+    }
+
+    /// The queues of its jobs.
+    pub fn queues(&self) -> Vec<QueueSpec> {
+        self.0.webhook.iter().map(Webhook::queue).collect()
+    }
+
+    /// What sockets follow.
+    pub fn watch(&self) -> &Watch {
+        &self.0.desk.watch
+    }
+
+    /// A page of a waiting list, each with its ordinal.
+    pub async fn waitlist(&self, filter: WaitFilter) -> Result<Vec<(u64, WaitView)>, StoreError> {
+        self.0.desk.store.waitlist(filter).await
     }
 
     /// Has a request decided, together with whoever waits for the same.
@@ -178,7 +205,7 @@ impl Reserve {
 
     /// Sweeps until told to stop.
     pub async fn sweep_until(&self, stop: CancellationToken) {
-        if !self.0.desk.guards.hold(Guard::Sweeper) {
+        if !self.0.desk.rules.guards.hold(Guard::Sweeper) {
             return;
         }
         let mut ticks = tokio::time::interval(self.0.config.sweep_every.0);
@@ -243,6 +270,8 @@ impl Inner {
         match operation {
             Operation::Reserve(new) => new.inventory_id.as_str().into(),
             Operation::Change(change) => change.inventory_id.as_str().into(),
+            Operation::Join(new) => new.inventory_id.as_str().into(),
+            Operation::Leave(id) => format!("wait:{id}").into(),
             Operation::CreateInventory(made) => made.id.as_str().into(),
             Operation::CreateMerchant(merchant) => format!("merchant:{}", merchant.id).into(),
             Operation::CreateBoxType(made) => format!("merchant:{}", made.merchant_id).into(),
@@ -291,17 +320,20 @@ impl Inner {
 impl Desk {
     /// Runs a batch, counts it, has copies follow it, and remembers what was told.
     async fn decide(&self, requests: Vec<Request>) -> Result<Vec<Decided>, StoreError> {
-        let rules = Rules { times: self.times, guards: self.guards, told: self.told.clone() };
         let requests = Arc::new(requests);
         self.metrics.reserve.batch(requests.len());
         // However many lines wait for one merchant, there are connections left for the others' work.
         let _turn = self.turns.acquire().await;
         let thinned = match &self.copies {
-            Some(copies) if self.guards.hold(Guard::Thinning) => copies.thin(&requests).await,
+            Some(copies) if self.rules.guards.hold(Guard::Thinning) => copies.thin(&requests).await,
             _ => None,
         };
-        let (decided, touched) = self.store.decide(requests.clone(), Arc::new(rules)).await?;
+        let (decided, touched) = self.store.decide(requests.clone(), self.rules.clone()).await?;
         drop(thinned);
+        if touched.notified {
+            self.bus.wake(Topic::Queue(notify::QUEUE));
+        }
+        self.watch.touched(&touched);
         if let Some(copies) = &self.copies {
             copies.follow(touched);
         }
@@ -312,7 +344,7 @@ impl Desk {
             };
             self.metrics.reserve.decided(request.operation.name(), refusal.map_or("done", Refusal::code));
             if let Some(of) = refusal.and_then(|refusal| told_of(request, refusal)) {
-                self.told.remember(of);
+                self.rules.told.remember(of);
             }
         }
         Ok(decided)

@@ -83,6 +83,17 @@ impl HttpClient {
         self.send(self.client.post(url).json(body), ask).await
     }
 
+    /// Posts a text that is JSON, to the letter.
+    pub(crate) async fn post_text(
+        &self,
+        url: &str,
+        ask: &Ask<'_>,
+        json: String,
+    ) -> Result<Vec<u8>, CallFailed<UpstreamError>> {
+        let request = self.client.post(url).header(reqwest::header::CONTENT_TYPE, "application/json");
+        self.send(request.body(json), ask).await
+    }
+
     async fn send(
         &self,
         mut request: RequestBuilder,

@@ -1,0 +1,33 @@
+-- status: 0 waiting, 1 offered, 2 taken, 3 left, 4 passed. Who has a smaller ordinal comes first.
+CREATE TABLE waitlist (
+    id             uuid PRIMARY KEY,
+    inventory_id   text COLLATE "C" NOT NULL,
+    merchant_id    text COLLATE "C" NOT NULL,
+    user_id        text COLLATE "C" NOT NULL,
+    ordinal        bigint   NOT NULL,
+    status         smallint NOT NULL CHECK (status BETWEEN 0 AND 4),
+    reservation_id uuid,
+    created_at     bigint   NOT NULL
+);
+CREATE UNIQUE INDEX waitlist_live ON waitlist (merchant_id, user_id, inventory_id) WHERE status <= 1;
+CREATE UNIQUE INDEX waitlist_line ON waitlist (inventory_id, ordinal) WHERE status <= 1;
+
+-- As before, and the merchants of entries of waiting lists.
+CREATE FUNCTION solely_lock_merchants(
+    merchant_ids text[], box_type_ids text[], inventory_ids text[], reservation_ids uuid[], wait_ids uuid[],
+    offset_ms bigint
+) RETURNS bigint LANGUAGE plpgsql VOLATILE AS
+$$
+BEGIN
+    PERFORM set_config('lock_timeout', '4000', true);
+    PERFORM id FROM merchants
+      WHERE id IN (SELECT unnest(merchant_ids)
+                   UNION SELECT merchant_id FROM box_types WHERE id = ANY (box_type_ids)
+                   UNION SELECT merchant_id FROM inventory WHERE id = ANY (inventory_ids)
+                   UNION SELECT merchant_id FROM reservations WHERE id = ANY (reservation_ids)
+                   UNION SELECT merchant_id FROM waitlist WHERE id = ANY (wait_ids))
+      ORDER BY id
+        FOR NO KEY UPDATE;
+    RETURN solely_now(offset_ms);
+END
+$$;
