@@ -8,8 +8,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail, ensure};
 use rusqlite::Connection;
 use serde_json::json;
+use solely_core::bus::Bus;
 use solely_core::config::ReserveConfig;
 use solely_core::metrics::Metrics;
+use solely_core::queue::Jobs;
 use solely_core::reserve::{
     BoxType, IdempotencyKey, Merchant, NewInventory, NewReservation, Operation, Request, Reserve,
     ReserveParts, UNITS_MAX, Verdict, pickup_code, window::Window,
@@ -231,7 +233,8 @@ async fn one_statement(url: &str, connections: usize, purchases: usize) -> Resul
 
 /// A store's reserve, with boxes enough.
 async fn shop(store: &Arc<dyn Store>) -> Result<Reserve> {
-    let parts = ReserveParts { store: store.clone(), metrics: Arc::new(Metrics::default()), companion: None };
+    let jobs = Jobs::new(store.clone(), Bus::new(), Arc::new(Metrics::default()));
+    let parts = ReserveParts { jobs, companion: None, client: None };
     let reserve = Reserve::new(parts, &ReserveConfig::default());
     let (start, end) = (Timestamp::from_millis(0), Clock::system().now().plus(Duration::from_hours(24)));
     let text = str::to_owned;

@@ -26,6 +26,7 @@ pub mod settle;
 mod stamp;
 pub mod upkeep;
 pub mod upstream;
+pub mod waitlist;
 pub mod worker;
 mod world;
 

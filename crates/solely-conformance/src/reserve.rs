@@ -20,6 +20,7 @@ pub(crate) const TIMES: HoldTimes = HoldTimes {
     usual: Duration::from_secs(20 * 60),
     least: Duration::from_secs(15 * 60),
     most: Duration::from_secs(30 * 60),
+    offer: Duration::from_secs(10 * 60),
 };
 
 /// A merchant with boxes, and those who want one.
@@ -42,6 +43,12 @@ impl Shop {
             assert!(matches!(shop.ask(Operation::CreateBoxType(made)).await, Verdict::BoxType(_)));
         }
         shop
+    }
+
+    /// The same, with notifications that are to be delivered.
+    pub(crate) fn notifying(mut self) -> Self {
+        self.rules = Arc::new(Rules { notify: true, ..Rules::new(TIMES) });
+        self
     }
 
     fn without(mut self, guard: Guard) -> Self {
@@ -67,7 +74,7 @@ impl Shop {
         self.boxes_until(id, merchant, quantity, 120 * MINUTE).await;
     }
 
-    async fn boxes_until(&self, id: &str, merchant: &str, quantity: u32, lasts: Duration) {
+    pub(crate) async fn boxes_until(&self, id: &str, merchant: &str, quantity: u32, lasts: Duration) {
         let start = self.now().await;
         let made = NewInventory {
             id: id.to_owned(),
@@ -95,7 +102,8 @@ impl Shop {
     }
 
     pub(crate) async fn look(&self, item: &str) -> InventoryView {
-        let filter = InventoryFilter { id: Some(item.to_owned()), limit: 1, ..InventoryFilter::default() };
+        let filter =
+            InventoryFilter { ids: Some(vec![item.to_owned()]), limit: 1, ..InventoryFilter::default() };
         self.store.inventories(filter).await.expect("reads").remove(0)
     }
 

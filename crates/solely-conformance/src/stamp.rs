@@ -325,6 +325,26 @@ macro_rules! stamp {
         );
         $crate::stamp_module!(
             $engine,
+            waitlist,
+            [
+                what_is_freed_is_offered_to_the_first_in_line,
+                joining_where_a_box_is_free_is_offered_at_once,
+                an_unused_offer_passes_on,
+                a_sweep_offers_what_it_frees,
+                who_may_not_have_one_is_passed_over,
+                a_lapsed_hold_elsewhere_does_not_cost_the_place,
+                what_is_added_is_offered_unless_it_is_closed,
+                no_offer_after_the_window,
+                nobody_overtakes,
+                a_batch_offers_between_its_requests,
+                joining_with_a_key_is_answered_as_it_was,
+                a_change_is_due_for_delivery_with_its_job,
+                a_user_is_told_of_its_reservations,
+                waiting_for_several_is_one_at_a_time,
+            ]
+        );
+        $crate::stamp_module!(
+            $engine,
             worker,
             [
                 a_worker_does_what_is_enqueued,

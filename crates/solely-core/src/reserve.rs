@@ -38,7 +38,8 @@ pub use model::{
     ReservationInner, ReservationStatus,
 };
 pub use operation::{
-    Change, Decided, IdempotencyKey, NewInventory, NewReservation, NewWait, Operation, Refusal, Request, Verdict,
+    Change, Decided, IdempotencyKey, NewInventory, NewReservation, NewWait, Operation, Refusal, Request,
+    Verdict,
 };
 pub use system::{Reserve, ReserveError, ReserveParts, pickup_code};
 pub use waitlist::{Line, Wait, WaitStatus, WaitView};

@@ -14,7 +14,8 @@ use crate::row::{self, signed};
 use crate::transaction::Write;
 use crate::{PostgresStore, Tx};
 
-const WAIT: &str = "w.id, w.inventory_id, w.merchant_id, w.user_id, w.ordinal, w.status, w.reservation_id, w.created_at";
+const WAIT: &str =
+    "w.id, w.inventory_id, w.merchant_id, w.user_id, w.ordinal, w.status, w.reservation_id, w.created_at";
 
 fn wait(found: &Row) -> Wait {
     let status = u8::try_from(found.get::<_, i16>(5)).unwrap_or(u8::MAX);
@@ -163,7 +164,9 @@ pub(crate) fn update(books: &Books) -> Option<Write<'_>> {
             Box::new(i64::try_from(changed.len()).unwrap_or(i64::MAX)),
             Box::new(changed.iter().map(|(wait, _)| id(wait)).collect::<Vec<Uuid>>()),
             Box::new(changed.iter().map(|(wait, _)| i16::from(wait.status.code())).collect::<Vec<i16>>()),
-            Box::new(changed.iter().map(|(wait, _)| wait.reservation_id.map(uuid)).collect::<Vec<Option<Uuid>>>()),
+            Box::new(
+                changed.iter().map(|(wait, _)| wait.reservation_id.map(uuid)).collect::<Vec<Option<Uuid>>>(),
+            ),
             Box::new(changed.iter().map(|(_, was)| i16::from(was.code())).collect::<Vec<i16>>()),
         ],
     })
@@ -195,7 +198,10 @@ pub(crate) fn insertion(books: &Books) -> Option<Write<'_>> {
 }
 
 /// A page of a waiting list. An offer whose time is over is not in it any more.
-pub(crate) async fn list(store: &PostgresStore, filter: &WaitFilter) -> Result<Vec<(u64, WaitView)>, StoreError> {
+pub(crate) async fn list(
+    store: &PostgresStore,
+    filter: &WaitFilter,
+) -> Result<Vec<(u64, WaitView)>, StoreError> {
     let sql = format!(
         "SELECT {WAIT}, (SELECT count(*) FROM waitlist AS a
                           WHERE a.inventory_id = $2 AND a.ordinal <= $3 AND a.status <= 1 AND a.status = 0)

@@ -37,6 +37,7 @@ use solely_core::products::{self, Products, ProductsParts};
 use solely_core::queue::Jobs;
 use solely_core::reserve::{Reserve, ReserveParts};
 use solely_core::upstream::Upstreams;
+use solely_core::upstream::http::HttpClient;
 use tokio_util::sync::CancellationToken;
 
 pub use access::{Access, Rule, Rules, rules};
@@ -100,8 +101,10 @@ pub struct Parts {
     pub providers: Vec<Provider>,
     /// Plugins that have products.
     pub plugins: Vec<products::App>,
-    /// How boxes are reserved.
+    /// How boxes are reserved,
     pub reserve: ReserveConfig,
+    /// and what delivers the news of it.
+    pub client: HttpClient,
     /// Sources that are copied.
     pub sources: Vec<FeedSource>,
     /// How callers are known.
@@ -144,7 +147,7 @@ impl App {
         };
         let products = Products::new(parts_of, plugins);
         let parts_of =
-            ReserveParts { store: store.clone(), metrics: metrics.clone(), companion: companion.clone() };
+            ReserveParts { jobs: jobs.clone(), companion: companion.clone(), client: Some(parts.client) };
         let reserve = Reserve::new(parts_of, &parts.reserve);
         let of_providers = enrich.providers().filter(|provider| provider.settings.enabled);
         let upstreams = of_providers

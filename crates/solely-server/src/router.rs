@@ -13,7 +13,7 @@ use crate::error::ApiError;
 use crate::openapi::Description;
 use crate::routes::{
     alert, dead_letter, docs, enrich, feed, health, inventory, job, lease, merchant, metrics, products,
-    queue, reservation, run, ticket, timeline, upstream,
+    queue, reservation, run, ticket, timeline, upstream, waitlist,
 };
 use crate::{App, access, limit, origin, request_id, ws};
 
@@ -49,12 +49,15 @@ fn described() -> OpenApiRouter<App> {
         .routes(routes!(inventory::list, inventory::create))
         .routes(routes!(inventory::show, inventory::change))
         .routes(routes!(inventory::audit))
+        .routes(routes!(waitlist::list, waitlist::join))
+        .routes(routes!(waitlist::leave))
         .routes(routes!(reservation::list, reservation::create))
         .routes(routes!(reservation::show))
         .routes(routes!(reservation::confirm))
         .routes(routes!(reservation::collect))
         .routes(routes!(reservation::cancel))
         .routes(routes!(reservation::extend))
+        .routes(routes!(reservation::accept))
         .routes(routes!(reservation::audit))
         .routes(routes!(run::list, run::start))
         .routes(routes!(run::show))

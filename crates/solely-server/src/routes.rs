@@ -19,3 +19,4 @@ pub(crate) mod run;
 pub(crate) mod ticket;
 pub(crate) mod timeline;
 pub(crate) mod upstream;
+pub(crate) mod waitlist;

@@ -27,6 +27,7 @@ pub async fn serve(listener: TcpListener, app: App, runtime: Runtime, stop: Canc
     let (process, mut queues) = (app.process, app.enrich.queues());
     queues.extend(app.products.queues());
     queues.extend(app.feed.queues());
+    queues.extend(app.reserve.queues());
     let upkeep = Upkeep::new(app.jobs.clone(), process, &queues, runtime.retention);
     let grace = runtime.grace.saturating_sub(SETTLING.min(runtime.grace / 4));
     let worker = Worker { jobs: app.jobs.clone(), process, queues, grace };
@@ -42,12 +43,18 @@ pub async fn serve(listener: TcpListener, app: App, runtime: Runtime, stop: Canc
         let stop = stop.clone();
         async move { reserve.sweep_until(stop).await }
     });
+    let watch = app.reserve.watch().clone();
+    let watches = tokio::spawn({
+        let stop = stop.clone();
+        async move { watch.run(stop).await }
+    });
     let sockets = app.sockets.clone();
     listen::serve(listener, router(app), &stop, grace).await;
     let _ = tokio::time::timeout(SETTLING, sockets.closed()).await;
     let _ = watching.await;
     let _ = feeds.await;
     let _ = sweeper.await;
+    let _ = watches.await;
     let _ = worker.await;
     drained.cancel();
     let _ = upkeep.await;

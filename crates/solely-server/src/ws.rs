@@ -19,6 +19,7 @@ use serde::Deserialize;
 use solely_core::access::{Area, Caller, Scope};
 use solely_core::enrich::{Listens, Subscribed, Subscription, Unheard};
 use solely_core::limits;
+use solely_core::reserve::Watched;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 
@@ -47,7 +48,9 @@ impl Sockets {
 /// Opens a socket
 ///
 /// By header, or by `?ticket=…` from `POST /v1/ws/tickets`. Then `{"v":1,"type":"subscribe","channel":"search",
-/// "requestId":…}` is answered with `sub_ack` or `sub_nack`, and followed by a `RESULT_PATCH` for each place.
+/// "requestId":…}` is answered with `sub_ack` or `sub_nack`, and followed by a `RESULT_PATCH` for each place. Channel
+/// `inventory` with an `inventoryId` is followed by an `INVENTORY_PATCH` as stock moves, `reservations` with a `userId`
+/// by what becomes of that user's reservations.
 #[utoipa::path(
     get,
     path = "/v1/ws",
@@ -68,14 +71,13 @@ pub(crate) async fn open(
         let refused = ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "OVERLOADED", message);
         return Err(refused.retry_after(Duration::from_secs(5)));
     };
-    let may_listen = caller.may(Scope::read(Area::Enrich));
     let upgrade = upgrade
         .max_message_size(limits::SOCKET_MESSAGE_BYTES_MAX)
         .read_buffer_size(READ_BUFFER)
         .write_buffer_size(0)
         .max_write_buffer_size(WRITE_BUFFER_MAX);
     Ok(upgrade.on_upgrade(move |socket| async move {
-        let socket = Socket::new(socket, app, may_listen);
+        let socket = Socket::new(socket, app, caller);
         socket.serve().await;
         drop(place as OwnedSemaphorePermit);
     }))
@@ -166,7 +168,9 @@ struct Topic {
     v: u32,
     #[serde(default = "search")]
     channel: String,
-    request_id: String,
+    request_id: Option<String>,
+    user_id: Option<String>,
+    inventory_id: Option<String>,
 }
 
 const fn version() -> u32 {
@@ -174,31 +178,67 @@ const fn version() -> u32 {
 }
 
 fn search() -> String {
-    SEARCH.to_owned()
+    "search".to_owned()
 }
 
-/// The one channel there is.
-const SEARCH: &str = "search";
+/// What a client can listen to.
+#[derive(Clone, PartialEq, Eq, Hash)]
+enum Channel {
+    /// The places of a request.
+    Search(String),
+    /// The reservations of a user.
+    Reservations(String),
+    /// An inventory's stock.
+    Inventory(String),
+}
 
 impl Topic {
-    fn is_valid(&self) -> bool {
-        self.v == version() && self.channel == SEARCH && check_key("requestId", &self.request_id).is_ok()
+    /// The channel that is meant, if there is one.
+    fn channel(self) -> Option<Channel> {
+        let named = |field: &str, name: Option<String>| name.filter(|name| check_key(field, name).is_ok());
+        let channel = match self.channel.as_str() {
+            "search" => Channel::Search(named("requestId", self.request_id)?),
+            "reservations" => Channel::Reservations(named("userId", self.user_id)?),
+            "inventory" => Channel::Inventory(named("inventoryId", self.inventory_id)?),
+            _ => return None,
+        };
+        (self.v == version()).then_some(channel)
     }
+}
+
+impl Channel {
+    /// Whether a caller may listen to it: a user to what is its own.
+    fn is_open_to(&self, caller: &Caller) -> bool {
+        match (self, caller) {
+            (Self::Search(_), _) => caller.may(Scope::read(Area::Enrich)),
+            (Self::Reservations(user), Caller::User { user_id }) => user == user_id,
+            (Self::Inventory(_), Caller::User { .. }) => true,
+            (Self::Reservations(_) | Self::Inventory(_), _) => caller.may(Scope::read(Area::Reserve)),
+        }
+    }
+}
+
+/// What is listened to, for as long as it is kept.
+enum Kept {
+    #[expect(dead_code, reason = "it is kept, not looked at")]
+    Search(Subscription),
+    #[expect(dead_code, reason = "it is kept, not looked at")]
+    Watched(Watched),
 }
 
 struct Socket {
     stream: WebSocket,
     app: App,
     outbox: Arc<Outbox>,
-    subscriptions: HashMap<String, Subscription>,
-    may_listen: bool,
+    subscriptions: HashMap<Channel, Kept>,
+    caller: Caller,
     heard: Instant,
 }
 
 impl Socket {
-    fn new(stream: WebSocket, app: App, may_listen: bool) -> Box<Self> {
+    fn new(stream: WebSocket, app: App, caller: Caller) -> Box<Self> {
         let (outbox, subscriptions, heard) = (Arc::default(), HashMap::new(), Instant::now());
-        Box::new(Self { stream, app, outbox, subscriptions, may_listen, heard })
+        Box::new(Self { stream, app, outbox, subscriptions, caller, heard })
     }
 
     async fn serve(mut self: Box<Self>) {
@@ -282,38 +322,33 @@ impl Socket {
     async fn answer(&mut self, text: Utf8Bytes) -> Result<(), End> {
         match serde_json::from_str(&text) {
             Ok(Said::Ping) => self.say(PONG),
-            Ok(Said::Subscribe(topic)) if topic.is_valid() => {
-                return self.subscribe(topic.request_id).await;
-            }
-            Ok(Said::Unsubscribe(topic)) if topic.is_valid() => {
-                self.subscriptions.remove(&topic.request_id);
-            }
-            Ok(Said::Subscribe(_) | Said::Unsubscribe(_)) | Err(_) => self.say(NACK),
+            Ok(Said::Subscribe(topic)) => match topic.channel() {
+                Some(channel) => return self.subscribe(channel).await,
+                None => self.say(NACK),
+            },
+            Ok(Said::Unsubscribe(topic)) => match topic.channel() {
+                Some(channel) => drop(self.subscriptions.remove(&channel)),
+                None => self.say(NACK),
+            },
+            Err(_) => self.say(NACK),
         }
         Ok(())
     }
 
-    async fn subscribe(&mut self, request_id: String) -> Result<(), End> {
-        if !self.may_listen {
+    async fn subscribe(&mut self, channel: Channel) -> Result<(), End> {
+        if !channel.is_open_to(&self.caller) {
             self.say(UNAUTHORIZED);
             return Ok(());
         }
         // Subscribing again begins anew.
-        self.subscriptions.remove(&request_id);
+        self.subscriptions.remove(&channel);
         if self.subscriptions.len() >= limits::SUBSCRIPTIONS_MAX {
             self.say(TOO_MANY);
             return Ok(());
         }
-        let acknowledge = {
-            let request_id = serde_json::Value::from(request_id.as_str());
-            move |Subscribed { pending }| {
-                format!(
-                    r#"{{"type":"sub_ack","channel":"search","requestId":{request_id},"pending":{pending}}}"#
-                )
-            }
-        };
-        match self.app.enrich.subscribe(&request_id, self.outbox.clone(), acknowledge).await {
-            Ok(subscription) => drop(self.subscriptions.insert(request_id, subscription)),
+        match listen(&self.app, self.outbox.clone(), &channel).await {
+            Ok(Some(kept)) => drop(self.subscriptions.insert(channel, kept)),
+            Ok(None) => self.say(NACK),
             Err(Unheard::TooMany) => self.say(TOO_MANY),
             Err(Unheard::Store(error)) => {
                 tracing::warn!(%error, "a subscription cannot be read");
@@ -332,6 +367,34 @@ impl Socket {
         };
         let _ = tokio::time::timeout(CLOSING, closing).await;
     }
+}
+
+/// Begins to listen; none if there is nothing to listen to.
+async fn listen(app: &App, outbox: Arc<Outbox>, channel: &Channel) -> Result<Option<Kept>, Unheard> {
+    let watch = app.reserve.watch();
+    let acknowledge = |channel: &str, field: &str, name: &str| {
+        let name = serde_json::Value::from(name);
+        format!(r#"{{"type":"sub_ack","channel":"{channel}","{field}":{name}}}"#)
+    };
+    Ok(match channel {
+        Channel::Search(id) => {
+            let request_id = serde_json::Value::from(id.as_str());
+            let acknowledge = move |Subscribed { pending }| {
+                format!(
+                    r#"{{"type":"sub_ack","channel":"search","requestId":{request_id},"pending":{pending}}}"#
+                )
+            };
+            Some(Kept::Search(app.enrich.subscribe(id, outbox, acknowledge).await?))
+        }
+        Channel::Reservations(user) => {
+            let acknowledgement = acknowledge("reservations", "userId", user);
+            Some(Kept::Watched(watch.reservations(user, outbox, acknowledgement).await?))
+        }
+        Channel::Inventory(id) => {
+            let acknowledgement = acknowledge("inventory", "inventoryId", id);
+            watch.inventory(id, outbox, acknowledgement).await?.map(Kept::Watched)
+        }
+    })
 }
 
 const PONG: &str = r#"{"type":"pong"}"#;

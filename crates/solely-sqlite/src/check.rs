@@ -26,6 +26,7 @@ const COUNTED: &[(&str, &str)] = &[
     ("records", "SELECT count(*) FROM records"),
     ("inventories", "SELECT count(*) FROM inventory"),
     ("reservations", "SELECT count(*) FROM reservations"),
+    ("waiting list entries", "SELECT count(*) FROM waitlist"),
 ];
 
 /// A rule, and a query for (subject, message) of whatever breaks it.
@@ -136,6 +137,26 @@ const RULES: &[(&str, &str)] = &[
         "one open reservation for a user and merchant",
         "SELECT merchant_id || ' ' || user_id, count(*) || ' open reservations'
            FROM reservations WHERE status <= 1 GROUP BY merchant_id, user_id HAVING count(*) > 1",
+    ),
+    (
+        "an offer has its entry, and an entry its offer",
+        "SELECT lower(hex(w.id)), 'status ' || w.status || ' with a reservation of another'
+           FROM waitlist AS w
+          WHERE (w.status = 1) <> EXISTS (SELECT 1 FROM reservations AS r
+                                           WHERE r.id = w.reservation_id AND r.status = 1
+                                             AND r.inventory_id = w.inventory_id AND r.user_id = w.user_id)",
+    ),
+    (
+        "nothing is free while someone waits who may have it",
+        "SELECT i.id, i.remaining || ' free while someone waits'
+           FROM inventory AS i
+          WHERE i.remaining > 0 AND NOT i.closed
+            AND i.pickup_end > (SELECT at FROM events ORDER BY id DESC LIMIT 1)
+            AND EXISTS (SELECT 1 FROM waitlist AS w
+                         WHERE w.inventory_id = i.id AND w.status = 0
+                           AND NOT EXISTS (SELECT 1 FROM reservations AS r
+                                            WHERE r.merchant_id = w.merchant_id AND r.user_id = w.user_id
+                                              AND r.status <= 1))",
     ),
     (
         "a reservation's columns agree with its state",

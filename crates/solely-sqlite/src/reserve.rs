@@ -8,8 +8,8 @@ use rusqlite::{Connection, Error, OptionalExtension as _, Row, params};
 use solely_core::clock::Timestamp;
 use solely_core::fault::Guard;
 use solely_core::reserve::{
-    Books, BoxType, Decided, Inventory, InventoryFilter, InventoryStatus, InventoryView, Lapsed, Merchant,
-    LATEST, PaymentStatus, Request, Reservation, ReservationFilter, ReservationInner, ReservationStatus,
+    Books, BoxType, Decided, Inventory, InventoryFilter, InventoryStatus, InventoryView, LATEST, Lapsed,
+    Merchant, PaymentStatus, Request, Reservation, ReservationFilter, ReservationInner, ReservationStatus,
     ReserveStore, Rules, ToldTo, Touched, WaitFilter, WaitView, Wanted, subject_of,
 };
 use solely_core::{ReservationId, StoreError};

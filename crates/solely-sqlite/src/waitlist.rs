@@ -13,8 +13,7 @@ use crate::reserve::{RESERVATION, as_it_was_read, read_item, reservation};
 use crate::row::{self, signed};
 use crate::writer::Tx;
 
-const WAIT: &str =
-    "id, inventory_id, merchant_id, user_id, ordinal, status, reservation_id, created_at";
+const WAIT: &str = "id, inventory_id, merchant_id, user_id, ordinal, status, reservation_id, created_at";
 
 fn wait(found: &Row<'_>) -> Result<Wait, Error> {
     let status: u8 = found.get(5)?;

@@ -84,7 +84,7 @@ pub async fn work_with(
     let process = ProcessId::random();
     let leases = Leases::new(store.clone(), bus.clone(), metrics.clone()).with_hints(companion.clone());
     let jobs = Jobs::new(store.clone(), bus, metrics.clone());
-    let parts = ReserveParts { store: store.clone(), metrics: metrics.clone(), companion: companion.clone() };
+    let parts = ReserveParts { jobs: jobs.clone(), companion: companion.clone(), client: None };
     let boxes = boxes::reserve(parts);
     let parts = EnrichParts { jobs: jobs.clone(), cache: cache.clone(), companion: companion.clone() };
     let enrich = places::enrich(parts, &upstream)?;

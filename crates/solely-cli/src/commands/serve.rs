@@ -10,8 +10,8 @@ use solely_core::config::{AuthMode, Config, EnrichConfig, ProviderConfig};
 use solely_core::enrich::{self, Provider};
 use solely_core::feed::{self, FeedSource};
 use solely_core::metrics::Metrics;
-use solely_core::products;
 use solely_core::upstream::http::{HttpClient, Tls};
+use solely_core::{products, reserve};
 use solely_server::{Access, App, Parts, Runtime};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
@@ -53,6 +53,7 @@ pub(crate) fn run(file: Option<&Path>, listen: Option<SocketAddr>) -> Result<(),
             enrich: config.enrich.clone(),
             providers,
             reserve: config.reserve.clone(),
+            client,
             access,
             cors_origins: config.server.cors_origins.clone(),
             max_body: config.server.max_body.0,
@@ -78,7 +79,9 @@ fn queues(config: &Config) -> Vec<String> {
     let of_places = enabled.map(|(name, _)| enrich::queue(name));
     let of_products =
         if config.products.plugins.is_empty() { None } else { Some(products::QUEUE.to_owned()) };
-    of_feeds.into_iter().map(str::to_owned).chain(of_places).chain(of_products).collect()
+    let of_boxes =
+        if config.reserve.webhook_url.is_empty() { None } else { Some(reserve::notify::QUEUE.to_owned()) };
+    of_feeds.into_iter().map(str::to_owned).chain(of_places).chain(of_products).chain(of_boxes).collect()
 }
 
 /// The one client of all upstreams.
@@ -87,7 +90,8 @@ fn client(config: &Config) -> Result<HttpClient, Failed> {
     let enabled = config.enrich.providers.values().filter(|provider| provider.enabled);
     let providers = enabled.map(ProviderConfig::finder_url);
     let plugins = config.products.plugins.values().map(|plugin| plugin.url.as_str());
-    Ok(HttpClient::new(Tls::for_urls(sources.chain(providers).chain(plugins)))?)
+    let webhook = std::iter::once(config.reserve.webhook_url.as_str());
+    Ok(HttpClient::new(Tls::for_urls(sources.chain(providers).chain(plugins).chain(webhook)))?)
 }
 
 /// The providers of links.

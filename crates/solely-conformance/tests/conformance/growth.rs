@@ -255,7 +255,7 @@ async fn stock(store: &PostgresStore) {
 
 async fn decide(store: &PostgresStore, request: Request) {
     let minutes = |minutes: u64| Duration::from_secs(minutes * 60);
-    let times = HoldTimes { usual: minutes(20), least: minutes(15), most: minutes(30) };
+    let times = HoldTimes { usual: minutes(20), least: minutes(15), most: minutes(30), offer: minutes(10) };
     let decided =
         store.decide(Arc::new(vec![request]), Arc::new(Rules::new(times))).await.expect("decides").0;
     assert!(!matches!(decided[0].verdict, Decision::Refused(_)), "{decided:?}");

@@ -42,7 +42,8 @@ pub struct ReserveMetrics {
 }
 
 const OPERATIONS: [&str; 11] = [
-    "create", "change", "reserve", "confirm", "collect", "cancel", "extend", "accept", "expire", "join", "leave",
+    "create", "change", "reserve", "confirm", "collect", "cancel", "extend", "accept", "expire", "join",
+    "leave",
 ];
 const REFUSALS: [&str; 6] = [
     "PICKUP_WINDOW_CLOSED",

@@ -480,7 +480,8 @@ impl Books {
             subject.clone()
         });
         let also = Some(subject_of_item(&reservation.box_inventory_id));
-        let told = NewEvent::new(subject, event).outcome("done").details(Json::of(&Snapshot::of(reservation)));
+        let told =
+            NewEvent::new(subject, event).outcome("done").details(Json::of(&Snapshot::of(reservation)));
         self.tell(NewEvent { also, topic, ..told }, request);
     }
 

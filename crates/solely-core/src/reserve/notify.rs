@@ -143,7 +143,9 @@ impl Signer {
     pub fn new(secret: &str) -> Option<Self> {
         match secret.strip_prefix("whsec_") {
             Some(encoded) => BASE64.decode(encoded.as_bytes()).ok().map(Self),
-            None => Some(Self(BASE64.decode(secret.as_bytes()).unwrap_or_else(|_| secret.as_bytes().to_vec()))),
+            None => {
+                Some(Self(BASE64.decode(secret.as_bytes()).unwrap_or_else(|_| secret.as_bytes().to_vec())))
+            }
         }
     }
 
@@ -224,8 +226,10 @@ struct Deliveries(Arc<Webhook>);
 impl Handler for Deliveries {
     async fn handle(&self, delivery: &Delivery) -> Result<Done, Failure> {
         let key = &delivery.job.key;
-        let id: ReservationId = key.parse().map_err(|_| Failure::permanent("the key is no reservation's id"))?;
-        let away = |error: crate::error::StoreError| Failure::Postponed { delay: NEXT, error: error.to_string() };
+        let id: ReservationId =
+            key.parse().map_err(|_| Failure::permanent("the key is no reservation's id"))?;
+        let away =
+            |error: crate::error::StoreError| Failure::Postponed { delay: NEXT, error: error.to_string() };
         let due = self.0.store.outbox(subject_of(id), AT_ONCE).await.map_err(away)?;
         if due.is_empty() {
             return Ok(Done::default());

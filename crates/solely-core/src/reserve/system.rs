@@ -1,11 +1,12 @@
 //! reserve of one process: lines, the sweeper, and what it counts.
 
+use std::collections::HashMap;
 use std::future::Future;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use rand::RngExt as _;
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -13,8 +14,8 @@ use super::combiner::{Combiner, NotDecided};
 use super::copy::ReserveCopies;
 use super::decide::{Rules, told_of};
 use super::model::{HoldTimes, InventoryView, Reservation};
-use super::operation::{Decided, Operation, Refusal, Request, Verdict};
 use super::notify::{self, Webhook};
+use super::operation::{Decided, IdempotencyKey, Operation, Refusal, Request, Verdict};
 use super::waitlist::WaitView;
 use super::watch::Watch;
 use super::{InventoryFilter, Lapsed, ReservationFilter, WaitFilter};
@@ -68,6 +69,21 @@ struct Inner {
     /// The line that a reservation of this process stands in: its inventory's.
     lines: moka::sync::Cache<ReservationId, Arc<str>>,
     webhook: Option<Arc<Webhook>>,
+    /// Keys of requests that are under way here; whoever waits for one hears when it is over.
+    under_way: Mutex<HashMap<IdempotencyKey, watch::Receiver<()>>>,
+}
+
+/// A key's first request, while it is under way.
+struct UnderWay<'a> {
+    inner: &'a Inner,
+    key: IdempotencyKey,
+    _over: watch::Sender<()>,
+}
+
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        self.inner.under_way().remove(&self.key);
+    }
 }
 
 /// Where batches are decided. Clones share everything.
@@ -131,6 +147,7 @@ impl Reserve {
             config: config.clone(),
             lines: moka::sync::Cache::builder().max_capacity(LINES_MAX).build(),
             webhook,
+            under_way: Mutex::default(),
         }))
     }
 
@@ -160,6 +177,16 @@ impl Reserve {
         let (began, line) = (Instant::now(), inner.line(&request.operation));
         let deadline = began + TWIN_PATIENCE;
         let operation = request.operation.name();
+        let _first = match &request.idempotency {
+            None => None,
+            Some((key, _)) => match inner.first_of(key, deadline).await {
+                Some(first) => Some(first),
+                None => {
+                    let verdict = Verdict::Refused(Refusal::IdempotencyInProgress);
+                    return Ok(Decided { verdict, replayed: false });
+                }
+            },
+        };
         let decided = loop {
             let made = match &request.operation {
                 Operation::Reserve(new) => Some(new.id),
@@ -265,6 +292,29 @@ impl Reserve {
 }
 
 impl Inner {
+    fn under_way(&self) -> MutexGuard<'_, HashMap<IdempotencyKey, watch::Receiver<()>>> {
+        self.under_way.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until no request with this key is under way here. None if that takes too long.
+    async fn first_of(&self, key: &IdempotencyKey, deadline: Instant) -> Option<UnderWay<'_>> {
+        loop {
+            let mut other = {
+                let mut under_way = self.under_way();
+                match under_way.get(key) {
+                    Some(other) => other.clone(),
+                    None => {
+                        let (over, heard) = watch::channel(());
+                        under_way.insert(key.clone(), heard);
+                        return Some(UnderWay { inner: self, key: key.clone(), _over: over });
+                    }
+                }
+            };
+            // It is over when its sender is gone.
+            tokio::time::timeout_at(deadline, other.changed()).await.ok()?.err()?;
+        }
+    }
+
     /// Those who change the same stock stand in one line, if it is known.
     fn line(&self, operation: &Operation) -> Arc<str> {
         match operation {

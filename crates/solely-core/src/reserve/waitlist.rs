@@ -149,7 +149,8 @@ impl Wait {
 impl Books {
     /// Merchants at which someone waits, is about to, or has an offer.
     pub fn waited_merchants(&self) -> Vec<String> {
-        let of_items = self.items.values().filter(|item| item.now.waited || self.joined.contains(&item.now.id));
+        let of_items =
+            self.items.values().filter(|item| item.now.waited || self.joined.contains(&item.now.id));
         let of_waits = self.waits.values().map(|wait| &wait.now.merchant_id);
         let found: BTreeSet<&String> = of_items.map(|item| &item.now.merchant_id).chain(of_waits).collect();
         found.into_iter().cloned().collect()
@@ -194,7 +195,9 @@ impl Books {
                 let ending = self.reservations.values().map(|one| &one.now).filter(of_it);
                 let ending: u64 = ending.map(|one| u64::from(one.quantity)).sum();
                 let added = requests.iter().filter_map(|request| match &request.operation {
-                    Operation::Change(change) if change.inventory_id == item.now.id => Some(change.add.max(0)),
+                    Operation::Change(change) if change.inventory_id == item.now.id => {
+                        Some(change.add.max(0))
+                    }
                     _ => None,
                 });
                 let added: u64 = added.map(i64::unsigned_abs).sum();
@@ -302,7 +305,9 @@ impl Books {
         }
         let may = |id: &&WaitId| {
             let wait = self.waits.get(*id).map(|wait| &wait.now);
-            wait.is_some_and(|wait| !self.open.contains_key(&(wait.merchant_id.clone(), wait.user_id.clone())))
+            wait.is_some_and(|wait| {
+                !self.open.contains_key(&(wait.merchant_id.clone(), wait.user_id.clone()))
+            })
         };
         line.values().find(may).copied()
     }
@@ -362,7 +367,8 @@ impl Books {
         }
         let merchant_id = item.merchant_id.clone();
         let known = self.waits_of.get(&(merchant_id.clone(), new.user_id.clone()));
-        let of_it = |id: &&WaitId| self.waits.get(*id).is_some_and(|wait| wait.now.inventory_id == new.inventory_id);
+        let of_it =
+            |id: &&WaitId| self.waits.get(*id).is_some_and(|wait| wait.now.inventory_id == new.inventory_id);
         if let Some(id) = known.and_then(|waits| waits.iter().find(of_it)).copied() {
             return self.shown(id);
         }
@@ -429,7 +435,12 @@ impl Books {
         self.shown(id)
     }
 
-    pub(super) fn accept(&mut self, id: ReservationId, request: &Request, rules: &Rules) -> Outcome<Reservation> {
+    pub(super) fn accept(
+        &mut self,
+        id: ReservationId,
+        request: &Request,
+        rules: &Rules,
+    ) -> Outcome<Reservation> {
         let (now, found) = (self.now, self.of_owner(id, request)?);
         match found.status {
             _ if found.has_lapsed(now) => return Err(Refusal::ReservationExpired),

@@ -198,23 +198,35 @@ impl Watch {
         }
     }
 
-    /// Follows an inventory. None if there is no such one.
-    pub async fn inventory(&self, id: &str, by: Arc<dyn Listens>) -> Result<Option<Watched>, Unheard> {
-        let watched = self.follow(What::Item(id.to_owned()), by)?;
+    /// Follows an inventory: the acknowledgement is said, then what changes. None if there is no such one.
+    pub async fn inventory(
+        &self,
+        id: &str,
+        by: Arc<dyn Listens>,
+        acknowledgement: String,
+    ) -> Result<Option<Watched>, Unheard> {
+        let watched = self.follow(What::Item(id.to_owned()), by.clone())?;
         let found = self.0.look_at_items(vec![id.to_owned()]).await?;
         let Some(view) = found.first() else { return Ok(None) };
+        by.push(acknowledgement);
         if let Some(item) = self.0.state().items.get_mut(id) {
             item.last.get_or_insert_with(|| view.into());
         }
         Ok(Some(watched))
     }
 
-    /// Follows the reservations of a user.
-    pub async fn reservations(&self, user: &str, by: Arc<dyn Listens>) -> Result<Watched, Unheard> {
-        let watched = self.follow(What::User(user.to_owned()), by)?;
+    /// Follows the reservations of a user: the acknowledgement is said, then what becomes of them.
+    pub async fn reservations(
+        &self,
+        user: &str,
+        by: Arc<dyn Listens>,
+        acknowledgement: String,
+    ) -> Result<Watched, Unheard> {
+        let watched = self.follow(What::User(user.to_owned()), by.clone())?;
         let told = self.0.store.told_to(vec![user.to_owned()], EVENTS_MAX).await?;
         let last = |told: &ToldTo| told.events.last().map(|event| (told.reservation.id, event.id));
         let cursors: Cursors = told.iter().filter_map(last).collect();
+        by.push(acknowledgement);
         if let Some(followed) = self.0.state().users.get_mut(user) {
             followed.last.get_or_insert(cursors);
         }
@@ -233,11 +245,21 @@ impl Watch {
         match &what {
             What::Item(id) => {
                 state.of_items += 1;
-                let new = || Followed { by: HashMap::new(), look_at: now + LOOK_AT_ITEMS, told_at: None, last: None };
+                let new = || Followed {
+                    by: HashMap::new(),
+                    look_at: now + LOOK_AT_ITEMS,
+                    told_at: None,
+                    last: None,
+                };
                 state.items.entry(id.clone()).or_insert_with(new).by.insert(number, by);
             }
             What::User(id) => {
-                let new = || Followed { by: HashMap::new(), look_at: now + LOOK_AT_USERS, told_at: None, last: None };
+                let new = || Followed {
+                    by: HashMap::new(),
+                    look_at: now + LOOK_AT_USERS,
+                    told_at: None,
+                    last: None,
+                };
                 state.users.entry(id.clone()).or_insert_with(new).by.insert(number, by);
             }
         }
@@ -296,7 +318,8 @@ impl State {
 
     /// The time between two patches of one inventory.
     fn between(&self) -> Duration {
-        let share = f64::from(u32::try_from(self.of_items).unwrap_or(u32::MAX)) / f64::from(PATCHES_PER_SECOND);
+        let share =
+            f64::from(u32::try_from(self.of_items).unwrap_or(u32::MAX)) / f64::from(PATCHES_PER_SECOND);
         PATCH_EVERY.max(Duration::from_secs_f64(share))
     }
 }
@@ -360,7 +383,12 @@ impl Inner {
     }
 
     /// What is new of inventories, for each who follows one.
-    fn patches(&self, ids: &[String], views: &[InventoryView], began: Instant) -> Vec<(Arc<dyn Listens>, String)> {
+    fn patches(
+        &self,
+        ids: &[String],
+        views: &[InventoryView],
+        began: Instant,
+    ) -> Vec<(Arc<dyn Listens>, String)> {
         let mut state = self.state();
         let mut told = Vec::new();
         for id in ids {
@@ -373,7 +401,8 @@ impl Inner {
             if *last == shown {
                 continue;
             }
-            let message = serde_json::json!({"type": "INVENTORY_PATCH", "inventoryId": id, "patch": shown}).to_string();
+            let message =
+                serde_json::json!({"type": "INVENTORY_PATCH", "inventoryId": id, "patch": shown}).to_string();
             *last = shown;
             item.told_at = Some(Instant::now());
             told.extend(item.by.values().map(|by| (by.clone(), message.clone())));
@@ -391,7 +420,8 @@ impl Inner {
             // Nobody is told what was before they asked.
             let Some(cursors) = &mut user.last else { continue };
             let mut new: Vec<(EventId, String)> = Vec::new();
-            for ToldTo { reservation, events } in found.iter().filter(|told| told.reservation.user_id == *id) {
+            for ToldTo { reservation, events } in found.iter().filter(|told| told.reservation.user_id == *id)
+            {
                 let cursor = cursors.entry(reservation.id).or_insert(EventId(0));
                 for event in events.iter().filter(|event| event.id > *cursor) {
                     new.extend(notify::notice(event, reservation).map(|message| (event.id, message)));

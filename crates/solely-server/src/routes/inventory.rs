@@ -83,8 +83,8 @@ pub(crate) struct ListQuery {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct AuditQuery {
-    limit: Option<u32>,
-    cursor: Option<String>,
+    pub(crate) limit: Option<u32>,
+    pub(crate) cursor: Option<String>,
 }
 
 /// Puts boxes on offer
@@ -175,13 +175,13 @@ pub(crate) async fn show(
 }
 
 /// What cannot be an id names nothing.
-async fn find(app: &App, id: String) -> Result<InventoryView, ApiError> {
+pub(crate) async fn find(app: &App, id: String) -> Result<InventoryView, ApiError> {
     check_key("id", &id).map_err(|_| no_box())?;
-    let filter = InventoryFilter { id: Some(id), limit: 1, ..InventoryFilter::default() };
+    let filter = InventoryFilter { ids: Some(vec![id]), limit: 1, ..InventoryFilter::default() };
     app.reserve.inventories(filter).await?.into_iter().next().ok_or_else(no_box)
 }
 
-fn no_box() -> ApiError {
+pub(crate) fn no_box() -> ApiError {
     let refusal = solely_core::reserve::Refusal::BoxNotFound;
     ApiError::new(StatusCode::NOT_FOUND, refusal.code(), refusal.message())
 }
@@ -205,7 +205,7 @@ pub(crate) async fn list(
     }
     let status = query.status.as_deref().map(str::parse::<InventoryStatus>).transpose();
     let filter = InventoryFilter {
-        id: None,
+        ids: None,
         merchant_id: query.merchant_id,
         status: status.map_err(|()| ApiError::invalid("`status` is ACTIVE, SOLD_OUT, EXPIRED or CLOSED"))?,
         after: query.cursor,

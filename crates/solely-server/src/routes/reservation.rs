@@ -288,6 +288,32 @@ pub(crate) async fn cancel(
     buyer.ask(&app, Operation::Cancel(reservation(&id)?), &body, StatusCode::OK).await
 }
 
+/// An offer is taken
+#[utoipa::path(
+    post,
+    path = "/v1/reservations/{id}/accept",
+    tag = "reserve",
+    security(("key" = ["reserve:write"]), ("user" = [])),
+    params(("id" = String, Path, description = "The reservation that is offered"), ("Idempotency-Key" = Option<String>, Header, description = "Makes the request repeatable")),
+    request_body = NoBody,
+    responses(
+        (status = 200, body = Reservation),
+        (status = 404, description = "RESERVATION_NOT_FOUND"),
+        (status = 409, description = "RESERVATION_EXPIRED, ALREADY_CANCELLED, ALREADY_COMPLETED, INVALID_STATE"),
+        (status = 422, description = "IDEMPOTENCY_KEY_REUSED"),
+        (status = 504, description = "OUTCOME_UNKNOWN: the store was lost while it was written to"),
+        ApiErrors,
+    )
+)]
+pub(crate) async fn accept(
+    State(app): State<App>,
+    Path(id): Path<String>,
+    buyer: Buyer,
+    Body(body): Body<NoBody>,
+) -> Result<Response, ApiError> {
+    buyer.ask(&app, Operation::Accept(reservation(&id)?), &body, StatusCode::OK).await
+}
+
 /// A hold lasts longer
 #[utoipa::path(
     post,

@@ -101,6 +101,8 @@ impl Buyer {
             Verdict::BoxType(made) => (status, axum::Json(made)).into_response(),
             Verdict::Inventory(inventory) => (status, axum::Json(inventory)).into_response(),
             Verdict::Reservation(reservation) => (status, axum::Json(reservation)).into_response(),
+            Verdict::Wait(_) if status == StatusCode::NO_CONTENT => status.into_response(),
+            Verdict::Wait(wait) => (status, axum::Json(wait)).into_response(),
             Verdict::Refused(refusal) => return Err(refused(&refusal).replayed(decided.replayed)),
         };
         if decided.replayed {
@@ -115,6 +117,7 @@ fn refused(refusal: &Refusal) -> ApiError {
         Refusal::MerchantNotFound
         | Refusal::BoxTypeNotFound
         | Refusal::BoxNotFound
+        | Refusal::WaitNotFound
         | Refusal::ReservationNotFound => StatusCode::NOT_FOUND,
         Refusal::Invalid(_) => StatusCode::BAD_REQUEST,
         Refusal::WrongCode | Refusal::NotYours => StatusCode::FORBIDDEN,

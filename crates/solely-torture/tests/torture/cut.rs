@@ -3,7 +3,9 @@
 
 use std::sync::Arc;
 
+use solely_core::bus::Bus;
 use solely_core::job::{Enqueued, JobStore as _, NewJob};
+use solely_core::queue::Jobs;
 use solely_core::queue::QueueStore as _;
 use solely_core::reserve::{
     IdempotencyKey, NewReservation, Operation, Request, ReservationFilter, ReserveError, ReserveParts,
@@ -96,8 +98,8 @@ async fn a_reservation_whose_commit_is_cut_is_one_with_its_key() {
     let proxy = Proxy::before(&url).await.expect("listens");
     let store: Arc<dyn solely_core::Store> =
         Arc::new(PostgresStore::open(&proxy.url, &Options::default()).await.expect("opens"));
-    let (metrics, companion) = (Arc::default(), None);
-    let reserve = boxes::reserve(ReserveParts { store: store.clone(), metrics, companion });
+    let jobs = Jobs::new(store.clone(), Bus::new(), Arc::default());
+    let reserve = boxes::reserve(ReserveParts { jobs, companion: None, client: None });
     boxes::prepare(&reserve).await;
     let (mut told, mut refused) = (0, 0);
     for n in 0..40 {
