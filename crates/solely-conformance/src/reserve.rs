@@ -121,7 +121,7 @@ impl Shop {
         self.expire(&self.store.lapsed(limit).await.expect("reads").ids).await
     }
 
-    async fn expire(&self, ids: &[ReservationId]) -> usize {
+    pub(crate) async fn expire(&self, ids: &[ReservationId]) -> usize {
         let requests: Vec<Request> = ids.iter().map(|id| Request::new(Operation::Expire(*id))).collect();
         let decided = self.decide(requests).await;
         decided.iter().filter(|one| matches!(one.verdict, Verdict::Reservation(_))).count()
