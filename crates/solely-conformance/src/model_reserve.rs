@@ -564,7 +564,8 @@ impl Case {
             let InventoryView { original_quantity, remaining_quantity, .. } = self.shop.look(item.id).await;
             let expected = (item.original, self.model.for_walk_ins(item, now));
             assert_eq!((original_quantity, remaining_quantity), expected, "{}", item.id);
-            let filter = WaitFilter { inventory_id: item.id.to_owned(), after: None, limit: 200 };
+            let filter =
+                WaitFilter { inventory_id: item.id.to_owned(), user_id: None, after: None, limit: 200 };
             let shown = self.shop.store.waitlist(filter).await.expect("reads").into_iter();
             let shown = shown.filter(|(_, wait)| wait.status == WaitStatus::Waiting);
             let shown: Vec<(WaitId, u64)> = shown.map(|(_, wait)| (wait.id, wait.position)).collect();

@@ -39,8 +39,10 @@ impl Shop {
 
     /// Users in line or with an offer, with their positions.
     async fn line(&self, item: &str) -> Vec<(String, u64)> {
-        let found =
-            self.store.waitlist(WaitFilter { inventory_id: item.to_owned(), after: None, limit: 100 }).await;
+        let found = self
+            .store
+            .waitlist(WaitFilter { inventory_id: item.to_owned(), user_id: None, after: None, limit: 100 })
+            .await;
         found.expect("reads").into_iter().map(|(_, wait)| (wait.user_id, wait.position)).collect()
     }
 
@@ -79,6 +81,13 @@ pub async fn what_is_freed_is_offered_to_the_first_in_line(world: World) {
     assert_eq!(offer.expires_at, offer.reserved_at.plus(TIMES.offer));
     assert_eq!((offer.quantity, offer.total_amount, offer.payment_status), (1, 450, PaymentStatus::Pending));
     assert_eq!(shop.line("box").await, [("u2".to_owned(), 0), ("u3".to_owned(), 1)]);
+    let (inventory_id, user_id) = ("box".to_owned(), Some("u3".to_owned()));
+    let own = shop
+        .store
+        .waitlist(WaitFilter { inventory_id, user_id, after: None, limit: 5 })
+        .await
+        .expect("reads");
+    assert_eq!(own.into_iter().map(|(_, wait)| wait.position).collect::<Vec<_>>(), [1]);
     assert_eq!(shop.buys("walk-in", "box").await, Err(Refusal::BoxUnavailable));
     for not_yet in [Operation::Confirm(offer.id), Operation::Extend { id: offer.id, ttl: None }] {
         assert_eq!(shop.do_it(not_yet).await, Err(Refusal::InvalidState));

@@ -14,6 +14,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use crate::feed::End;
 use crate::limits;
 use crate::reserve::HoldTimes;
+use crate::reserve::notify::Signer;
 use crate::store::Retention;
 use crate::upstream::Rate;
 
@@ -226,6 +227,10 @@ impl ReserveConfig {
                     self.webhook_url.starts_with("http://") || self.webhook_url.starts_with("https://");
                 (!self.webhook_url.is_empty() && !known)
                     .then(|| ("webhook_url", "is a URL that begins with http:// or https://".to_owned()))
+            })
+            .or_else(|| {
+                let problem = || ("webhook_secret", "is base64 behind `whsec_`".to_owned());
+                Signer::new(&self.webhook_secret).is_none().then(problem)
             })
     }
 }

@@ -87,6 +87,8 @@ pub struct ReservationFilter {
 pub struct WaitFilter {
     /// For what.
     pub inventory_id: String,
+    /// Who: this user alone.
+    pub user_id: Option<String>,
     /// Those behind this ordinal.
     pub after: Option<u64>,
     /// So many at most.

@@ -204,16 +204,19 @@ pub(crate) async fn list(
 ) -> Result<Vec<(u64, WaitView)>, StoreError> {
     let sql = format!(
         "SELECT {WAIT}, (SELECT count(*) FROM waitlist AS a
-                          WHERE a.inventory_id = $2 AND a.ordinal <= $3 AND a.status <= 1 AND a.status = 0)
+                          WHERE a.inventory_id = $2 AND a.status <= 1 AND a.status = 0
+                            AND a.ordinal <= CASE WHEN $5::text IS NULL THEN $3 ELSE w.ordinal - 1 END)
            FROM (SELECT solely_now($1) AS now_ms) AS clock, waitlist AS w
-          WHERE w.inventory_id = $2 AND w.ordinal > $3 AND w.status <= 1
+          WHERE w.inventory_id = $2 AND w.ordinal > $3 AND w.status <= 1 AND ($5 IS NULL OR w.user_id = $5)
             AND (w.status = 0 OR EXISTS (SELECT 1 FROM reservations AS r
                                           WHERE r.id = w.reservation_id AND r.status = 1 AND r.expires_at > now_ms))
           ORDER BY w.ordinal LIMIT $4"
     );
     let after = signed(filter.after.unwrap_or(0));
     let offset = store.work.clock.offset_ms();
-    let found = store.read(&sql, &[&offset, &filter.inventory_id, &after, &i64::from(filter.limit)]).await?;
+    let found = store
+        .read(&sql, &[&offset, &filter.inventory_id, &after, &i64::from(filter.limit), &filter.user_id])
+        .await?;
     let mut before = found.first().map_or(0, |found| row::unsigned(found, 8));
     let view = |found: &Row| {
         let wait = wait(found);

@@ -179,13 +179,16 @@ pub(crate) fn list(
 ) -> Result<Vec<(u64, WaitView)>, Error> {
     let mut find = conn.prepare_cached(&format!(
         "SELECT {WAIT} FROM waitlist INDEXED BY waitlist_line
-          WHERE inventory_id = ?1 AND ordinal > ?2 AND status <= 1
+          WHERE inventory_id = ?1 AND ordinal > ?2 AND status <= 1 AND (?5 IS NULL OR user_id = ?5)
             AND (status = 0 OR EXISTS (SELECT 1 FROM reservations AS r
                                         WHERE r.id = waitlist.reservation_id AND r.status = 1 AND r.expires_at > ?3))
           ORDER BY ordinal LIMIT ?4"
     ))?;
     let after = signed(filter.after.unwrap_or(0));
-    let found = find.query_map(params![filter.inventory_id, after, now.as_millis(), filter.limit], wait)?;
+    let found = find.query_map(
+        params![filter.inventory_id, after, now.as_millis(), filter.limit, filter.user_id],
+        wait,
+    )?;
     let found = found.collect::<Result<Vec<Wait>, Error>>()?;
     let first = found.iter().find(|wait| wait.status == WaitStatus::Waiting);
     let mut before = first.map_or(Ok(0), |wait| ahead(conn, wait))?;

@@ -12,10 +12,10 @@ use solely_core::Clock;
 use solely_core::config::{ReserveConfig, Span};
 use solely_core::fault::{Guard, Guards};
 use solely_core::reserve::{
-    BoxType, Decided, IdempotencyKey, Merchant, NewInventory, NewReservation, Operation, Request, Reserve,
-    ReserveError, ReserveParts, Verdict, pickup_code, window::Window,
+    BoxType, Decided, IdempotencyKey, Merchant, NewInventory, NewReservation, NewWait, Operation, Request,
+    Reserve, ReserveError, ReserveParts, Verdict, pickup_code, window::Window,
 };
-use solely_core::{ReservationId, Timestamp};
+use solely_core::{ReservationId, Timestamp, WaitId};
 
 /// Merchants, each with two inventories.
 const MERCHANTS: u32 = 2;
@@ -33,6 +33,7 @@ fn config() -> ReserveConfig {
         hold_ttl: millis(1_500),
         hold_ttl_min: millis(500),
         hold_ttl_max: millis(3_000),
+        offer_ttl: millis(800),
         sweep_every: millis(500),
         ..ReserveConfig::default()
     }
@@ -96,10 +97,29 @@ async fn until_decided(reserve: &Reserve, request: &Request) -> Decided {
     }
 }
 
+/// Waits for a box: what is offered at once is accepted or not, and whoever is tired of it leaves.
+async fn wait_for_one(reserve: &Reserve, user_id: String, inventory_id: String) {
+    let new = NewWait { id: WaitId::new(), user_id, inventory_id };
+    let decided = until_decided(reserve, &Request::new(Operation::Join(new))).await;
+    let Verdict::Wait(wait) = decided.verdict else { return };
+    let next = match (wait.reservation_id, rand::rng().random_range(0..3)) {
+        (Some(offer), 0) => Some(Operation::Accept(offer)),
+        (Some(offer), 1) => Some(Operation::Cancel(offer)),
+        (_, 2) => Some(Operation::Leave(wait.id)),
+        _ => None,
+    };
+    if let Some(operation) = next {
+        let _ = reserve.decide(Request::new(operation)).await;
+    }
+}
+
 async fn buy(reserve: Arc<Reserve>, client: reqwest::Client, upstream: String) {
     let one_active = Guards::from_env().hold(Guard::OneActive);
     loop {
         let (user, of) = (rand::rng().random_range(0..USERS), rand::rng().random_range(0..MERCHANTS * 2));
+        if one_active && rand::rng().random_range(0..4) == 0 {
+            wait_for_one(&reserve, format!("u{user}"), item(of)).await;
+        }
         let new = NewReservation {
             id: ReservationId::new(),
             pickup_code: pickup_code(),

@@ -367,4 +367,17 @@ async fn a_user_has_what_is_its_own() {
     assert_eq!(ask(&u2, "GET", "/v1/reservations?userId=u1", empty.clone()).await.0, 403);
     assert_eq!(ask(&u1, "POST", &format!("{path}/cancel"), empty.clone()).await.0, 200);
     assert_eq!(ask(&u1, "PATCH", "/v1/inventory/box", json!({"addQuantity": 1})).await.0, 403);
+    let waits = "/v1/inventory/box/waitlist";
+    assert_eq!(ask(&u2, "POST", waits, json!({"userId": "u1"})).await.0, 403, "for another");
+    let (status, wait) = ask(&u1, "POST", waits, json!({"userId": "u1"})).await;
+    assert_eq!((status, &wait["status"]), (201, &json!("OFFERED")), "{wait}");
+    let (_, seen) = ask(&u2, "GET", waits, empty.clone()).await;
+    assert_eq!(seen["items"], json!([]), "who else waits is the service's to know");
+    assert_eq!(ask(&u1, "GET", waits, empty.clone()).await.1["items"][0]["userId"], "u1");
+    let offer = format!("/v1/reservations/{}/accept", wait["reservationId"].as_str().expect("an id"));
+    assert_eq!(ask(&u2, "POST", &offer, empty.clone()).await.0, 403);
+    assert_eq!(ask(&u1, "POST", &offer, empty.clone()).await.0, 200);
+    let entry = format!("/v1/waitlist/{}", wait["id"].as_str().expect("an id"));
+    assert_eq!(ask(&u2, "DELETE", &entry, empty.clone()).await.0, 403);
+    assert_eq!(ask(&u1, "DELETE", &entry, empty).await.0, 409, "it was taken");
 }

@@ -38,7 +38,7 @@ async fn stock_until(
     assert_eq!((&made["merchantId"], &made["status"]), (&json!("m1"), &json!("ACTIVE")));
 }
 
-async fn shop(more: &str, quantity: u32) -> Server {
+pub(crate) async fn shop(more: &str, quantity: u32) -> Server {
     let folder = TempDir::new().expect("a folder");
     std::fs::write(folder.path().join("solely.toml"), format!("[reserve]\n{more}\n")).expect("is written");
     let server = Server::start_in(folder).await;
@@ -46,11 +46,11 @@ async fn shop(more: &str, quantity: u32) -> Server {
     server
 }
 
-async fn reserve(server: &Server, user: &str) -> (u16, Value) {
+pub(crate) async fn reserve(server: &Server, user: &str) -> (u16, Value) {
     server.post("/v1/reservations", json!({"userId": user, "boxInventoryId": "box"})).await
 }
 
-fn path(reservation: &Value, what: &str) -> String {
+pub(crate) fn path(reservation: &Value, what: &str) -> String {
     format!("/v1/reservations/{}{what}", reservation["id"].as_str().expect("an id"))
 }
 

@@ -149,3 +149,42 @@ async fn the_keys_of_redis() {
     until("SMEMBERS user:reservations:u1:m1".to_owned(), "*0").await;
     until(format!("GET reservation:ttl:{id}"), "$-1").await;
 }
+
+/// A request whose first one with its key does not get on is told so after two seconds, and is answered as that one was
+/// once it is over.
+#[tokio::test]
+async fn a_twin_is_told_that_the_first_is_under_way() {
+    let (database, redis) = (fresh_database(), RedisServer::start());
+    let server = server(&database, &redis.url(), &[]).await;
+    stock(async |path: &str, body| server.post(path, body).await, "box", 5).await;
+    let (blocker, connection) = tokio_postgres::connect(&database, NoTls).await.expect("connects");
+    let connection = tokio::spawn(connection);
+    blocker.batch_execute("BEGIN; SELECT id FROM merchants FOR UPDATE").await.expect("locks");
+    let ask = || {
+        let body = json!({"userId": "u1", "boxInventoryId": "box"});
+        let url = format!("{}/v1/reservations", server.url);
+        let request = server.client.post(url).header("Idempotency-Key", "key").json(&body);
+        async move {
+            let answer = request.send().await.expect("answers");
+            let replayed = answer.headers().contains_key("idempotent-replay");
+            (answer.status().as_u16(), replayed, answer.json::<Value>().await.expect("JSON"))
+        }
+    };
+    let first = tokio::spawn(ask());
+    // It waits at the merchant's row.
+    let waits = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()";
+    let (watcher, watching) = tokio_postgres::connect(&database, NoTls).await.expect("connects");
+    let watching = tokio::spawn(watching);
+    while watcher.query_one(waits, &[]).await.expect("reads").get::<_, i64>(0) == 0 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let (status, _, told) = ask().await;
+    assert_eq!((status, &told["error"]), (409, &json!("IDEMPOTENCY_IN_PROGRESS")), "{told}");
+    assert!(told["retryAfter"].as_u64().is_some_and(|after| after > 0));
+    blocker.batch_execute("ROLLBACK").await.expect("lets go");
+    let (status, replayed, made) = first.await.expect("is asked");
+    assert_eq!((status, replayed), (201, false), "{made}");
+    assert_eq!(ask().await, (201, true, made), "as the first was");
+    connection.abort();
+    watching.abort();
+}

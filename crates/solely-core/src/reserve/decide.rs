@@ -482,7 +482,7 @@ impl Books {
         let also = Some(subject_of_item(&reservation.box_inventory_id));
         let told =
             NewEvent::new(subject, event).outcome("done").details(Json::of(&Snapshot::of(reservation)));
-        self.tell(NewEvent { also, topic, ..told }, request);
+        self.tell(NewEvent { topic, also, ..told }, request);
     }
 
     /// A refusal is told once a minute for each inventory, user and reason.

@@ -171,22 +171,24 @@ impl Reserve {
         self.0.desk.store.waitlist(filter).await
     }
 
-    /// Has a request decided, together with whoever waits for the same.
+    /// Has a request decided, together with whoever waits for the same. While another with its key is under way it waits
+    /// for that one, and is answered as that one was.
     pub async fn decide(&self, request: Request) -> Result<Decided, ReserveError> {
-        let inner = &*self.0;
-        let (began, line) = (Instant::now(), inner.line(&request.operation));
-        let deadline = began + TWIN_PATIENCE;
-        let operation = request.operation.name();
-        let _first = match &request.idempotency {
-            None => None,
-            Some((key, _)) => match inner.first_of(key, deadline).await {
-                Some(first) => Some(first),
-                None => {
-                    let verdict = Verdict::Refused(Refusal::IdempotencyInProgress);
-                    return Ok(Decided { verdict, replayed: false });
-                }
-            },
+        let began = Instant::now();
+        let Some((key, _)) = &request.idempotency else { return self.decide_alone(request, began).await };
+        let Some(first) = self.0.first_of(key, began + TWIN_PATIENCE).await else {
+            let verdict = Verdict::Refused(Refusal::IdempotencyInProgress);
+            return Ok(Decided { verdict, replayed: false });
         };
+        let decided = self.decide_alone(request, began).await;
+        drop(first);
+        decided
+    }
+
+    async fn decide_alone(&self, request: Request, began: Instant) -> Result<Decided, ReserveError> {
+        let inner = &*self.0;
+        let (line, deadline) = (inner.line(&request.operation), began + TWIN_PATIENCE);
+        let operation = request.operation.name();
         let decided = loop {
             let made = match &request.operation {
                 Operation::Reserve(new) => Some(new.id),
@@ -301,14 +303,12 @@ impl Inner {
         loop {
             let mut other = {
                 let mut under_way = self.under_way();
-                match under_way.get(key) {
-                    Some(other) => other.clone(),
-                    None => {
-                        let (over, heard) = watch::channel(());
-                        under_way.insert(key.clone(), heard);
-                        return Some(UnderWay { inner: self, key: key.clone(), _over: over });
-                    }
-                }
+                let Some(other) = under_way.get(key) else {
+                    let (over, heard) = watch::channel(());
+                    under_way.insert(key.clone(), heard);
+                    return Some(UnderWay { inner: self, key: key.clone(), _over: over });
+                };
+                other.clone()
             };
             // It is over when its sender is gone.
             tokio::time::timeout_at(deadline, other.changed()).await.ok()?.err()?;

@@ -334,22 +334,8 @@ impl Inner {
         let (now, mut state) = (Instant::now(), self.state());
         let mut next = None;
         let (mut items, mut users) = (Vec::new(), Vec::new());
-        fn take<T>(
-            all: &HashMap<String, Followed<T>>,
-            now: Instant,
-            due: &mut Vec<String>,
-            next: &mut Option<Instant>,
-        ) {
-            for (id, followed) in all {
-                if followed.look_at > now {
-                    *next = Some(next.map_or(followed.look_at, |next: Instant| next.min(followed.look_at)));
-                } else if due.len() < LOOK_MAX {
-                    due.push(id.clone());
-                }
-            }
-        }
-        take(&state.items, now, &mut items, &mut next);
-        take(&state.users, now, &mut users, &mut next);
+        take_due(&state.items, now, &mut items, &mut next);
+        take_due(&state.users, now, &mut users, &mut next);
         // Others tell of changes while they know that someone here wants to hear of them.
         if state.followers > 0 && state.said.is_none_or(|said| said + SAY_EVERY <= now) {
             state.said = Some(now);
@@ -446,6 +432,22 @@ impl Inner {
             if nth % TOLD_AT_ONCE == TOLD_AT_ONCE - 1 {
                 tokio::task::yield_now().await;
             }
+        }
+    }
+}
+
+/// Adds those that are to be looked at now, and says when the next is.
+fn take_due<T>(
+    all: &HashMap<String, Followed<T>>,
+    now: Instant,
+    due: &mut Vec<String>,
+    next: &mut Option<Instant>,
+) {
+    for (id, followed) in all {
+        if followed.look_at > now {
+            *next = Some(next.map_or(followed.look_at, |next: Instant| next.min(followed.look_at)));
+        } else if due.len() < LOOK_MAX {
+            due.push(id.clone());
         }
     }
 }

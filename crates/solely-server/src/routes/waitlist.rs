@@ -58,23 +58,27 @@ pub(crate) async fn join(
 }
 
 /// Those who wait for a box or have an offer, in their order
+///
+/// A user sees its own place alone.
 #[utoipa::path(
     get,
     path = "/v1/inventory/{id}/waitlist",
     tag = "reserve",
-    security(("key" = ["reserve:read"])),
+    security(("key" = ["reserve:read"]), ("user" = [])),
     params(("id" = String, Path, description = "The inventory"), ("limit" = Option<u32>, Query, minimum = 1, maximum = 200, description = "Items of a page"), ("cursor" = Option<String>, Query, description = "The `nextCursor` of the page before")),
     responses((status = 200, body = Page<WaitView>), (status = 404, description = "BOX_NOT_FOUND"), ApiErrors)
 )]
 pub(crate) async fn list(
     State(app): State<App>,
     Path(id): Path<String>,
+    buyer: Buyer,
     Query(query): Query<AuditQuery>,
 ) -> Result<Json<Page<WaitView>>, ApiError> {
     let limit = page::limit(query.limit)?;
     let after = page::cursor::<u64>(query.cursor.as_deref())?;
     let inventory_id = find(&app, id).await?.id;
-    let found = app.reserve.waitlist(WaitFilter { inventory_id, after, limit: limit + 1 }).await?;
+    let user_id = buyer.user().map(str::to_owned);
+    let found = app.reserve.waitlist(WaitFilter { inventory_id, user_id, after, limit: limit + 1 }).await?;
     Ok(Json(Page::of(found, limit, |(ordinal, _)| ordinal.to_string()).map(|(_, wait)| wait)))
 }
 
