@@ -5,14 +5,16 @@
 //! step what the store shows is what the model says, swept or not, and every box is somewhere: nothing is free while
 //! someone waits who may have it, and nobody who walks in is faster.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use async_trait::async_trait;
 use proptest::prelude::*;
 use solely_core::reserve::{
     Change, InventoryView, NewReservation, NewWait, Operation, PaymentStatus, Refusal, Request, Reservation,
-    ReservationFilter, ReservationInner, ReservationStatus, Verdict, WaitFilter, WaitStatus,
+    ReservationFilter, ReservationInner, ReservationStatus, Reserve, Verdict, WaitFilter, WaitStatus,
 };
-use solely_core::{ReservationId, Timestamp, WaitId};
+use solely_core::{ReservationId, Store, Timestamp, WaitId};
 
 use crate::reserve::{Shop, TIMES, new};
 use crate::waitlist::join;
@@ -56,6 +58,18 @@ enum Op {
     },
     Sweep,
     Restart,
+    /// What stands beside the store goes away, or comes back empty.
+    Flap,
+}
+
+/// What stands beside a store, and may go away and come back.
+#[async_trait]
+pub trait Beside: Send + Sync {
+    /// reserve of a new process on this store, with it.
+    async fn reserve(&self, store: Arc<dyn Store>) -> Reserve;
+
+    /// Ends it, or starts it again, empty.
+    async fn flap(&self);
 }
 
 fn single() -> impl Strategy<Value = Op> {
@@ -81,6 +95,7 @@ fn op() -> impl Strategy<Value = Op> {
         4 => (1..26_u64).prop_map(|minutes| Op::Advance { minutes }),
         2 => Just(Op::Sweep),
         1 => Just(Op::Restart),
+        1 => Just(Op::Flap),
     ]
 }
 
@@ -349,21 +364,25 @@ impl Model {
     }
 }
 
-struct Case {
+struct Case<'a> {
     shop: Shop,
     model: Model,
+    beside: Option<&'a dyn Beside>,
 }
 
-impl Case {
-    async fn begin(world: World) -> Self {
-        let shop = Shop::open(world).await;
+impl<'a> Case<'a> {
+    async fn begin(world: World, beside: Option<&'a dyn Beside>) -> Self {
+        let mut shop = Shop::open(world).await;
+        if let Some(beside) = beside {
+            shop.through = Some(beside.reserve(shop.store.clone()).await);
+        }
         let mut model = Model::default();
         for (id, merchant) in ITEMS {
             shop.boxes(id, merchant, 5).await;
             let pickup_end = shop.look(id).await.pickup_end;
             model.items.push(Item { id, merchant, original: 5, withdrawn: 0, closed: false, pickup_end });
         }
-        Self { shop, model }
+        Self { shop, model, beside }
     }
 
     fn some(&self, which: usize) -> Option<&Reservation> {
@@ -399,7 +418,7 @@ impl Case {
                 Operation::Leave(waiters.get(which % waiters.len().max(1))?.id)
             }
             Op::Accept(which) => Operation::Accept(id(*which)?),
-            Op::Together(_) | Op::Advance { .. } | Op::Sweep | Op::Restart => return None,
+            Op::Together(_) | Op::Advance { .. } | Op::Sweep | Op::Restart | Op::Flap => return None,
         })
     }
 
@@ -419,6 +438,14 @@ impl Case {
             Op::Restart => {
                 self.shop.world.restart().await;
                 self.shop.store = self.shop.world.store();
+                if let Some(beside) = self.beside {
+                    self.shop.through = Some(beside.reserve(self.shop.store.clone()).await);
+                }
+            }
+            Op::Flap => {
+                if let Some(beside) = self.beside {
+                    beside.flap().await;
+                }
             }
             Op::Together(ops) => {
                 let operations = ops.iter().filter_map(|op| self.operation(op)).collect();
@@ -604,10 +631,19 @@ fn same(one: &Reservation, other: &Reservation) -> bool {
 
 /// Whatever is done in whatever order, the store does what the model does, and every box is somewhere.
 pub fn stock_agrees_with_a_plain_model<E: Engine>(cases: u32) {
+    agrees::<E>(cases, None);
+}
+
+/// The same, decided by a process's reserve, while what stands beside it comes and goes: it changes nothing but speed.
+pub fn stock_agrees_with_a_plain_model_beside<E: Engine>(cases: u32, beside: &dyn Beside) {
+    agrees::<E>(cases, Some(beside));
+}
+
+fn agrees<E: Engine>(cases: u32, beside: Option<&dyn Beside>) {
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     let outcome = seed::runner(cases).run(&prop::collection::vec(op(), 1..40), |ops| {
         runtime.block_on(async {
-            let mut case = Case::begin(World::on(E::fresh().await).await).await;
+            let mut case = Case::begin(World::on(E::fresh().await).await, beside).await;
             for op in &ops {
                 case.run(op).await;
             }

@@ -8,7 +8,8 @@ use solely_core::fault::{Guard, Guards};
 use solely_core::reserve::{
     BoxType, Change, Decided, HoldTimes, IdempotencyKey, InventoryFilter, InventoryStatus, InventoryView,
     Merchant, NewInventory, NewReservation, Operation, PaymentStatus, Refusal, Request, Reservation,
-    ReservationFilter, ReservationStatus, Rules, Verdict, pickup_code, subject_of, subject_of_item, window,
+    ReservationFilter, ReservationStatus, Reserve, Rules, Verdict, pickup_code, subject_of, subject_of_item,
+    window,
 };
 use solely_core::{ReservationId, Store, Timestamp};
 
@@ -27,13 +28,15 @@ pub(crate) const TIMES: HoldTimes = HoldTimes {
 pub(crate) struct Shop {
     pub(crate) world: World,
     pub(crate) store: Arc<dyn Store>,
+    /// What decides, if it is not the store itself: a process's reserve, with whatever stands beside it.
+    pub(crate) through: Option<Reserve>,
     rules: Arc<Rules>,
 }
 
 impl Shop {
     pub(crate) async fn open(world: World) -> Self {
         let store = world.store();
-        let shop = Self { world, store, rules: Arc::new(Rules::new(TIMES)) };
+        let shop = Self { world, store, through: None, rules: Arc::new(Rules::new(TIMES)) };
         for merchant in ["m1", "m2"] {
             let (id, name, timezone) = (merchant.to_owned(), "Bakery".to_owned(), "Europe/Berlin".to_owned());
             let made = Operation::CreateMerchant(Merchant { id, name, timezone });
@@ -62,6 +65,13 @@ impl Shop {
     }
 
     pub(crate) async fn decide(&self, requests: Vec<Request>) -> Vec<Decided> {
+        if let Some(reserve) = &self.through {
+            let mut decided = Vec::with_capacity(requests.len());
+            for request in requests {
+                decided.push(reserve.decide(request).await.expect("decides"));
+            }
+            return decided;
+        }
         self.store.decide(Arc::new(requests), self.rules.clone()).await.expect("decides").0
     }
 

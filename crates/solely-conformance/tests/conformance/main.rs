@@ -1,5 +1,6 @@
 //! The promises, on every engine.
 
+mod beside;
 mod bus;
 mod gone;
 mod growth;

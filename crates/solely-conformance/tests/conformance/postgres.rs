@@ -63,3 +63,11 @@ fn leases_agree_with_a_plain_model() {
 fn stock_agrees_with_a_plain_model() {
     model_reserve::stock_agrees_with_a_plain_model::<Postgres>(12);
 }
+
+#[test]
+fn stock_agrees_with_a_plain_model_though_redis_comes_and_goes() {
+    model_reserve::stock_agrees_with_a_plain_model_beside::<Postgres>(
+        8,
+        &crate::beside::FlappingRedis::start(),
+    );
+}

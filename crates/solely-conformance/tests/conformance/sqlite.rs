@@ -62,3 +62,11 @@ fn leases_agree_with_a_plain_model() {
 fn stock_agrees_with_a_plain_model() {
     model_reserve::stock_agrees_with_a_plain_model::<Sqlite>(60);
 }
+
+#[test]
+fn stock_agrees_with_a_plain_model_though_redis_comes_and_goes() {
+    model_reserve::stock_agrees_with_a_plain_model_beside::<Sqlite>(
+        25,
+        &crate::beside::FlappingRedis::start(),
+    );
+}
