@@ -308,29 +308,34 @@ async fn load(tx: &Tx<'_>, asked: &Asked, wanted: &Wanted) -> Result<Books, Erro
     };
     let locked: [&(dyn ToSql + Sync); 6] =
         [&asked.merchants, &asked.box_types, &asked.items, &asked.reservations, &asked.waits, &offset];
+    // Each by its key, whatever the planner knows of the tables: a LIMIT keeps it from joining them in another way.
     let items_sql = format!(
-        "SELECT {ITEM} FROM (SELECT solely_now($4) AS now_ms) AS clock, inventory, {LAPSED}
-          WHERE inventory.id IN (SELECT unnest($1::text[])
-                                 UNION SELECT inventory_id FROM reservations WHERE id = ANY ($2::uuid[])
-                                 UNION SELECT r.inventory_id
-                                         FROM unnest($3::text[], $5::text[]) AS buys (item, buyer)
-                                         JOIN inventory AS bought ON bought.id = buys.item
-                                         JOIN reservations AS r ON r.merchant_id = bought.merchant_id
-                                                               AND r.user_id = buys.buyer AND r.status <= 1)"
+        "SELECT {ITEM}
+           FROM (SELECT solely_now($3) AS now_ms) AS clock,
+                (SELECT unnest($1::text[]) AS id
+                 UNION SELECT inventory_id
+                         FROM unnest($2::uuid[]) AS mentioned (id)
+                        CROSS JOIN LATERAL (SELECT inventory_id FROM reservations AS r
+                                             WHERE r.id = mentioned.id LIMIT 1) AS r) AS wanted
+          CROSS JOIN LATERAL (SELECT * FROM inventory AS i WHERE i.id = wanted.id LIMIT 1) AS inventory, {LAPSED}"
     );
-    let mentioned_sql = format!("SELECT {RESERVATION} FROM reservations WHERE id = ANY ($1::uuid[])");
+    let mentioned_sql = format!(
+        "SELECT {} FROM unnest($1::uuid[]) AS mentioned (id)
+          CROSS JOIN LATERAL (SELECT * FROM reservations AS r WHERE r.id = mentioned.id LIMIT 1) AS found",
+        prefixed("found")
+    );
     let open_sql = format!(
         "SELECT {} FROM unnest($1::text[], $2::text[]) AS buys (item, buyer)
-           JOIN inventory AS bought ON bought.id = buys.item
+          CROSS JOIN LATERAL (SELECT merchant_id FROM inventory AS i WHERE i.id = buys.item LIMIT 1) AS bought
           CROSS JOIN LATERAL (SELECT * FROM reservations AS r
-                               WHERE r.merchant_id = bought.merchant_id AND r.user_id = buys.buyer AND r.status <= 1)
-                AS open",
+                               WHERE r.merchant_id = bought.merchant_id AND r.user_id = buys.buyer AND r.status <= 1
+                               LIMIT 1) AS open",
         prefixed("open")
     );
     let lapsed_sql = format!(
         "SELECT {} FROM (SELECT solely_now($3) AS now_ms) AS clock,
                 unnest($1::text[], $2::bigint[]) AS wanted (item, units)
-           JOIN inventory ON inventory.id = wanted.item
+          CROSS JOIN LATERAL (SELECT id, remaining FROM inventory AS i WHERE i.id = wanted.item LIMIT 1) AS inventory
           CROSS JOIN LATERAL (SELECT * FROM reservations
                                WHERE inventory_id = inventory.id AND status <= 1 AND payment = 0
                                  AND expires_at <= now_ms
@@ -339,8 +344,7 @@ async fn load(tx: &Tx<'_>, asked: &Asked, wanted: &Wanted) -> Result<Books, Erro
           ORDER BY lapsed.expires_at, lapsed.id",
         prefixed("lapsed")
     );
-    let items_values: [&(dyn ToSql + Sync); 5] =
-        [&asked.items, &asked.reservations, &asked.bought, &offset, &asked.buyers];
+    let items_values: [&(dyn ToSql + Sync); 3] = [&asked.items, &asked.reservations, &offset];
     let of_keys: [&(dyn ToSql + Sync); 2] = [&asked.scopes, &asked.keys];
     let of_merchants: [&(dyn ToSql + Sync); 2] = [&asked.merchants, &asked.box_types];
     // What nobody asks for is not asked for.
@@ -392,7 +396,24 @@ async fn load(tx: &Tx<'_>, asked: &Asked, wanted: &Wanted) -> Result<Books, Erro
             Err(_) => books.busy_key(key(found)),
         }
     }
+    load_missing_items(tx, &mut books).await?;
     Ok(books)
+}
+
+/// Reads inventories of reservations that were read, where they were not: a buyer has something else, or waits for it.
+pub(crate) async fn load_missing_items(tx: &Tx<'_>, books: &mut Books) -> Result<(), Error> {
+    let missing = books.missing_items();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let sql = format!(
+        "SELECT {ITEM} FROM (SELECT $2::bigint AS now_ms) AS clock, unnest($1::text[]) AS wanted (id)
+          CROSS JOIN LATERAL (SELECT * FROM inventory AS i WHERE i.id = wanted.id LIMIT 1) AS inventory, {LAPSED}"
+    );
+    for found in &tx.query(&sql, &[&missing, &books.now().as_millis()]).await? {
+        books.item(item(found));
+    }
+    Ok(())
 }
 
 /// A statement with its values.

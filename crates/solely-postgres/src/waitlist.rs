@@ -3,13 +3,13 @@
 //! Where nobody waits nothing of this is read. Where someone does, a batch takes four round trips more, all of them under
 //! its merchant's lock.
 
-use solely_core::reserve::waitlist::OVERDUE_MAX;
+use solely_core::reserve::waitlist::{OVERDUE_MAX, WAITING_MAX};
 use solely_core::reserve::{Books, Line, Request, Wait, WaitFilter, WaitStatus, WaitView, Wanted};
 use solely_core::{ReservationId, StoreError, WaitId};
 use tokio_postgres::{Error, Row};
 use uuid::Uuid;
 
-use crate::reserve::{EXPECTED, ITEM, LAPSED, RESERVATION, item, prefixed, reservation, uuid};
+use crate::reserve::{EXPECTED, RESERVATION, load_missing_items, prefixed, reservation, uuid};
 use crate::row::{self, signed};
 use crate::transaction::Write;
 use crate::{PostgresStore, Tx};
@@ -40,7 +40,10 @@ pub(crate) async fn load(
 ) -> Result<(), Error> {
     if !wanted.waits.is_empty() {
         let ids: Vec<Uuid> = wanted.waits.iter().map(|id| Uuid::from_bytes(*id.as_bytes())).collect();
-        let sql = format!("SELECT {WAIT} FROM waitlist AS w WHERE w.id = ANY ($1)");
+        let sql = format!(
+            "SELECT {WAIT} FROM unnest($1::uuid[]) AS wanted (id)
+              CROSS JOIN LATERAL (SELECT * FROM waitlist AS l WHERE l.id = wanted.id LIMIT 1) AS w"
+        );
         for found in &tx.query(&sql, &[&ids]).await? {
             books.wait(wait(found));
         }
@@ -58,16 +61,7 @@ pub(crate) async fn load(
         books.overdue(reservation(found));
     }
     load_owners(tx, wanted, books).await?;
-    let missing = books.missing_items();
-    if !missing.is_empty() {
-        let sql = format!(
-            "SELECT {ITEM} FROM (SELECT $2::bigint AS now_ms) AS clock, inventory, {LAPSED}
-              WHERE inventory.id = ANY ($1)"
-        );
-        for found in &tx.query(&sql, &[&missing, &books.now().as_millis()]).await? {
-            books.item(item(found));
-        }
-    }
+    load_missing_items(tx, books).await?;
     load_lines(tx, requests, books).await
 }
 
@@ -78,8 +72,8 @@ async fn load_owners(tx: &Tx<'_>, wanted: &Wanted, books: &mut Books) -> Result<
     let open = format!(
         "SELECT {} FROM unnest($1::text[], $2::text[]) AS owner (merchant_id, user_id)
           CROSS JOIN LATERAL (SELECT * FROM reservations AS r
-                               WHERE r.merchant_id = owner.merchant_id AND r.user_id = owner.user_id AND r.status <= 1)
-                AS open",
+                               WHERE r.merchant_id = owner.merchant_id AND r.user_id = owner.user_id AND r.status <= 1
+                               LIMIT 1) AS open",
         prefixed("open")
     );
     let waits = format!(
@@ -90,11 +84,13 @@ async fn load_owners(tx: &Tx<'_>, wanted: &Wanted, books: &mut Books) -> Result<
            FROM unnest($1::text[], $2::text[]) AS owner (merchant_id, user_id)
           CROSS JOIN LATERAL (SELECT * FROM waitlist AS l
                                WHERE l.merchant_id = owner.merchant_id AND l.user_id = owner.user_id
-                                 AND l.status <= 1) AS w"
+                                 AND l.status <= 1 LIMIT {WAITING_MAX}) AS w"
     );
     let lines = "SELECT joined.id, count(*) FILTER (WHERE w.status = 0), coalesce(max(w.ordinal), 0)
                    FROM unnest($1::text[]) AS joined (id)
-                   LEFT JOIN waitlist AS w ON w.inventory_id = joined.id AND w.status <= 1
+                   LEFT JOIN LATERAL (SELECT status, ordinal FROM waitlist AS l
+                                       WHERE l.inventory_id = joined.id AND l.status <= 1
+                                       ORDER BY l.ordinal LIMIT 1000000) AS w ON true
                   GROUP BY joined.id";
     let found = tx
         .in_a_row(&[

@@ -21,11 +21,16 @@ $$
 BEGIN
     PERFORM set_config('lock_timeout', '4000', true);
     PERFORM id FROM merchants
-      WHERE id IN (SELECT unnest(merchant_ids)
-                   UNION SELECT merchant_id FROM box_types WHERE id = ANY (box_type_ids)
-                   UNION SELECT merchant_id FROM inventory WHERE id = ANY (inventory_ids)
-                   UNION SELECT merchant_id FROM reservations WHERE id = ANY (reservation_ids)
-                   UNION SELECT merchant_id FROM waitlist WHERE id = ANY (wait_ids))
+      WHERE id = ANY (ARRAY(
+                SELECT unnest(merchant_ids)
+                 UNION SELECT found.merchant_id FROM unnest(box_type_ids) AS named (id)
+                        CROSS JOIN LATERAL (SELECT merchant_id FROM box_types AS b WHERE b.id = named.id LIMIT 1) AS found
+                 UNION SELECT found.merchant_id FROM unnest(inventory_ids) AS named (id)
+                        CROSS JOIN LATERAL (SELECT merchant_id FROM inventory AS i WHERE i.id = named.id LIMIT 1) AS found
+                 UNION SELECT found.merchant_id FROM unnest(reservation_ids) AS named (id)
+                        CROSS JOIN LATERAL (SELECT merchant_id FROM reservations AS r WHERE r.id = named.id LIMIT 1) AS found
+                 UNION SELECT found.merchant_id FROM unnest(wait_ids) AS named (id)
+                        CROSS JOIN LATERAL (SELECT merchant_id FROM waitlist AS w WHERE w.id = named.id LIMIT 1) AS found))
       ORDER BY id
         FOR NO KEY UPDATE;
     RETURN solely_now(offset_ms);
