@@ -29,7 +29,7 @@
  * @typedef {{ channel: "search", requestId: string }
  *   | { channel: "inventory", inventoryId: string }
  *   | { channel: "reservations", userId: string }
- *   | { channel: "dashboard", topics: string[] }} Topic
+ *   | { channel: "dashboard", topics: string[], since?: number }} Topic
  */
 
 /**

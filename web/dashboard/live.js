@@ -55,7 +55,8 @@ class Live {
   }
 
   #subscribe() {
-    this.#connection?.subscribe({ channel: 'dashboard', topics: this.#topics }, (message) => this.#hear(message));
+    const last = this.history.at(-1);
+    this.#connection?.subscribe({ channel: 'dashboard', topics: this.#topics, ...(last ? { since: last.at } : {}) }, (message) => this.#hear(message));
   }
 
   /** @param {import('../client.js').Message} message */
@@ -76,10 +77,13 @@ class Live {
 
   /** @param {{ fields: string[], samples: number[][] }} past */
   #remember({ fields, samples }) {
-    this.history = samples.map(([at = 0, ...values]) => ({
+    const last = this.history.at(-1)?.at ?? 0;
+    const told = samples.map(([at = 0, ...values]) => ({
       at,
       totals: Object.fromEntries(fields.map((name, nth) => [name, values[nth] ?? 0])),
     }));
+    this.history.push(...told.filter(({ at }) => at > last));
+    this.#forget();
     this.#tell('history', this.history);
   }
 
@@ -90,6 +94,10 @@ class Live {
     const last = this.history.at(-1);
     if (last && at - last.at < 700) return;
     this.history.push({ at, totals: overview.totals });
+    this.#forget();
+  }
+
+  #forget() {
     if (this.history.length > KEPT) this.history.splice(0, this.history.length - KEPT);
   }
 

@@ -77,7 +77,7 @@ function runRow(run, choose) {
   const records = el('span', { class: 'small dim nowrap' });
   const started = ago(run.startedAt);
   const node = el('button', { type: 'button', class: 'run-row', 'data-run': run.runId, 'aria-pressed': 'false', onclick: choose },
-    state, el('span', {}, el('span', { class: 'key' }, shortId(run.runId)), ' ', el('span', { class: 'small dim' }, run.source, ' · ', started), progress.node), records);
+    el('span', { class: 'key' }, shortId(run.runId)), state, el('span', { class: 'small dim' }, run.source, ' · ', started), records, progress.node);
   /** @param {Run} seen */
   const update = (seen) => {
     setBadge(state, seen.status);

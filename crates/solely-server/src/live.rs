@@ -75,6 +75,8 @@ enum Said {
         channel: Channel,
         #[serde(default)]
         topics: Vec<Topic>,
+        /// What is known already, in milliseconds since 1970: only what was counted later is told.
+        since: Option<i64>,
     },
     Unsubscribe {
         #[serde(rename = "channel")]
@@ -95,7 +97,9 @@ pub(crate) fn read(text: &str) -> Option<Wanted> {
         return None;
     }
     match serde_json::from_str(text).ok()? {
-        Said::Subscribe { channel: Channel::Dashboard, topics } => Some(Wanted::Topics(topics)),
+        Said::Subscribe { channel: Channel::Dashboard, topics, since } => {
+            Some(Wanted::Topics { topics, since })
+        }
         Said::Unsubscribe { .. } => Some(Wanted::Nothing),
     }
 }
@@ -103,7 +107,7 @@ pub(crate) fn read(text: &str) -> Option<Wanted> {
 /// What a client wants to hear from now on.
 #[derive(Debug)]
 pub(crate) enum Wanted {
-    Topics(Vec<Topic>),
+    Topics { topics: Vec<Topic>, since: Option<i64> },
     Nothing,
 }
 
@@ -190,11 +194,15 @@ impl Live {
         &self,
         app: &App,
         caller: &Caller,
-        wanted: &[Topic],
+        (wanted, since): (&[Topic], Option<i64>),
         hears: Arc<dyn Hears>,
     ) -> Result<Listening, Refused> {
         if !caller.may(Scope::read(Area::Admin)) {
             return Err(Refused::Unauthorized);
+        }
+        // Whoever asks again and again without reading the answers is not given more of them.
+        if hears.is_behind() {
+            return Err(Refused::TooMany);
         }
         let mut topics = vec![Topic::Overview];
         for topic in wanted.iter().filter(|topic| caller.may(topic.scope())) {
@@ -213,7 +221,7 @@ impl Live {
             return Err(Refused::TooMany);
         }
         hears.hear(acknowledged.to_string().into());
-        hears.hear(history(&state.history));
+        hears.hear(history(&state.history, since));
         let id = state.next;
         state.next += 1;
         state.listeners.insert(id, Listener { hears, topics, key, new: true });
@@ -334,13 +342,14 @@ fn message(topic: Topic, data: &serde_json::Value) -> Utf8Bytes {
 }
 
 /// What was counted lately: names once, then a row of numbers for each look.
-fn history(samples: &VecDeque<(Timestamp, Totals)>) -> Utf8Bytes {
+fn history(samples: &VecDeque<(Timestamp, Totals)>, since: Option<i64>) -> Utf8Bytes {
     let mut text = String::from(r#"{"type":"DASHBOARD","topic":"history","data":{"fields":["#);
     for (nth, name) in Totals::names().enumerate() {
         let _ = write!(text, "{}\"{name}\"", if nth > 0 { "," } else { "" });
     }
     text.push_str(r#"],"samples":["#);
-    for (nth, (at, totals)) in samples.iter().enumerate() {
+    let later = samples.iter().filter(|(at, _)| since.is_none_or(|since| at.as_millis() > since));
+    for (nth, (at, totals)) in later.enumerate() {
         let _ = write!(text, "{}[{}", if nth > 0 { "," } else { "" }, at.as_millis());
         for value in totals.values() {
             let _ = write!(text, ",{value}");
@@ -358,7 +367,7 @@ mod tests {
     #[test]
     fn only_messages_of_this_channel_are_read() {
         let topics = |text: &str| match read(text) {
-            Some(Wanted::Topics(topics)) => Some(topics),
+            Some(Wanted::Topics { topics, .. }) => Some(topics),
             _ => None,
         };
         let said = r#"{"v":1,"type":"subscribe","channel":"dashboard","topics":["runs","boxes"]}"#;
@@ -376,9 +385,11 @@ mod tests {
     #[test]
     fn history_is_names_and_rows() {
         let samples = VecDeque::from([(Timestamp::from_millis(5), Totals::default())]);
-        let read: serde_json::Value = serde_json::from_str(&history(&samples)).expect("JSON");
+        let read: serde_json::Value = serde_json::from_str(&history(&samples, None)).expect("JSON");
         let (names, row) = (&read["data"]["fields"], &read["data"]["samples"][0]);
         assert_eq!(row[0], 5);
         assert_eq!(names.as_array().map(Vec::len), row.as_array().map(|row| row.len() - 1));
+        let read: serde_json::Value = serde_json::from_str(&history(&samples, Some(5))).expect("JSON");
+        assert_eq!(read["data"]["samples"], serde_json::json!([]));
     }
 }

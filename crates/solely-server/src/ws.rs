@@ -361,9 +361,9 @@ impl Socket {
     /// A dashboard wants to see something else.
     fn show(&mut self, wanted: &live::Wanted) {
         self.dashboard = None;
-        let live::Wanted::Topics(topics) = wanted else { return };
+        let live::Wanted::Topics { topics, since } = wanted else { return };
         let (app, hears) = (&self.app, self.outbox.clone());
-        match app.live.listen(app, &self.caller, topics, hears) {
+        match app.live.listen(app, &self.caller, (topics, *since), hears) {
             Ok(listening) => self.dashboard = Some(listening),
             Err(live::Refused::Unauthorized) => self.say(live::UNAUTHORIZED),
             Err(live::Refused::TooMany) => self.say(live::TOO_MANY),

@@ -9,7 +9,7 @@ const SUMS: [Sum; 26] = [
     ("placesMissed", "solely_enrich_cache_total", &["status=\"MISS\""]),
     ("lookups", "solely_enrich_lookup_seconds_count", &[]),
     ("lookupSeconds", "solely_enrich_lookup_seconds_sum", &[]),
-    ("lookupsShared", "solely_enrich_deduplicated_total", &[]),
+    ("lookupsShared", "solely_jobs_enqueued_total", &["queue=\"enrich:", "outcome=\"duplicate\""]),
     ("patches", "solely_enrich_patches_total", &[]),
     ("searches", "solely_products_searches_total", &[]),
     ("searchesFresh", "solely_products_searches_total", &["state=\"fresh\""]),
@@ -99,7 +99,7 @@ mod tests {
     /// A metric that is renamed is noticed here.
     #[test]
     fn every_sum_is_of_a_metric_that_is_there() {
-        let metrics = Metrics::new(&["q".to_owned()]);
+        let metrics = Metrics::new(&["enrich:p".to_owned()]);
         let _ = (metrics.provider("p"), metrics.app("a"));
         metrics.sources(["s"]);
         let text = metrics.text();
