@@ -175,14 +175,14 @@ function holdRow(hold) {
 
 /** Who waits, as long as it is shown. @param {string} id */
 function waitingList(id) {
-  const { node: rows, body } = table('Waiting list', ['Place', 'Who', 'State']);
+  const { node: rows, body } = table('Waiting list', ['Who', 'Place', 'State'], 'compact');
   const none = empty('Nobody waits', 'When a box is sold out, people can wait in line. What is given back is offered to the first of them.');
   const holder = el('div', {}, none);
   const keep = keyed(body, (/** @type {Waiting} */ entry) => entry.id, (entry) => {
     const place = cell('Place');
     const state = badge(entry.status);
-    const node = el('tr', {}, place, cell('Who', shortId(entry.userId)), cell('State', state));
-    return { node, update: (/** @type {Waiting} */ seen) => { say(place, number(seen.position)); setBadge(state, seen.status); } };
+    const node = el('tr', {}, cell('Who', shortId(entry.userId)), place, cell('State', state));
+    return { node, update: (/** @type {Waiting} */ seen) => { say(place, seen.status === 'WAITING' ? number(seen.position) : '–'); setBadge(state, seen.status); } };
   });
   const ask = async () => {
     if (document.hidden) return;

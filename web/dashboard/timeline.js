@@ -11,8 +11,8 @@ import { words } from './words.js';
 /** @typedef {import('./words.js').Event} Event */
 
 const LOOK_EVERY_MS = 2000;
-/** Events that are shown: the newest of them. */
-const SHOWN = 150;
+/** Events that are shown at first, and then each time that more are asked for. */
+const SHOWN = 30;
 
 /**
  * @param {string} subject
@@ -20,7 +20,14 @@ const SHOWN = 150;
  */
 export function timeline(subject, heard = () => {}) {
   const list = el('ol', { class: 'timeline', 'aria-label': `What happened to ${subject}` });
-  const node = el('div', {}, list);
+  let shown = SHOWN;
+  const more = el('button', {
+    type: 'button', class: 'button', onclick: () => {
+      shown += SHOWN * 3;
+      draw();
+    },
+  }, 'Show earlier ones');
+  const node = el('div', { class: 'stack' }, list, more);
   /** @type {(Event & { nth: number })[]} */
   let events = [];
   /** @type {string | null} */
@@ -43,14 +50,19 @@ export function timeline(subject, heard = () => {}) {
   }
   let settled = 0;
 
+  function draw() {
+    keep(events.slice(-shown).reverse());
+    more.hidden = events.length <= shown;
+  }
+
   async function show() {
     if (over || (document.hidden && events.length > 0)) return;
     try {
       await look();
       if (over) return;
-      keep(events.slice(-SHOWN).reverse());
+      draw();
       if (events.length === 0) fill(node, empty('Nothing is told of it', 'No event has this subject: it is not known here, or its events were pruned.'));
-      else if (!node.contains(list)) fill(node, list);
+      else if (!node.contains(list)) fill(node, list, more);
       heard(events);
     } catch (error) {
       if (!over && events.length === 0) fill(node, problem(error, () => void show()));
