@@ -47,7 +47,7 @@ function row(result) {
     setBadge(state, word, { PENDING: 'Looking at Wolt', FOUND: 'At Wolt', NOT_FOUND: 'Not at Wolt' }[word]);
     link.hidden = !wolt?.url;
     if (wolt?.url && /^https?:\/\//.test(wolt.url)) mark(link, 'href', wolt.url);
-    mark(link, 'aria-label', `Order from ${String(seen.name)} at Wolt`);
+    mark(link, 'aria-label', `Order at Wolt: ${String(seen.name)}`);
   };
   return { node, update };
 }

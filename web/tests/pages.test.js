@@ -143,9 +143,11 @@ test('a menu on a telephone opens, leads and closes', async () => {
 
 test('told to stop, the demo ends well and leaves nothing', async () => {
   const other = await Solely.demo();
+  await until(async () => (await other.get('/v1/reservations')).items.length > 0, 'the sale has begun');
   const began = Date.now();
   const { code } = await other.stop('SIGINT');
   assert.equal(code, 0, other.said);
   assert.ok(Date.now() - began < 10_000);
+  assert.deepEqual(other.left(), []);
   await other.remove();
 });

@@ -1,7 +1,7 @@
 // Real processes for the tests: started on free ports in folders of their own, stopped by their ids.
 
 import { spawn, spawnSync } from 'node:child_process';
-import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { mkdtempSync, readdirSync, rmSync, writeFileSync } from 'node:fs';
 import { createServer } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -68,7 +68,7 @@ export class Solely {
   async start(url = this.url, ready = '/readyz') {
     this.url = url;
     this.startedAt = Date.now();
-    this.child = spawn(BINARY, this.args, { cwd: this.folder, env: environment(this.env), stdio: ['ignore', 'pipe', 'pipe'] });
+    this.child = spawn(BINARY, this.args, { cwd: this.folder, env: environment({ TMPDIR: this.folder, ...this.env }), stdio: ['ignore', 'pipe', 'pipe'] });
     for (const stream of [this.child.stdout, this.child.stderr]) stream.on('data', (data) => { this.said = (this.said + data).slice(-20_000); });
     this.ended = new Promise((resolve) => { this.child.on('exit', (code, signal) => resolve({ code, signal })); });
     await until(() => fetch(url + ready).then((answer) => answer.ok, () => false), `${this.args[0]} answers: ${this.said}`);
@@ -79,6 +79,11 @@ export class Solely {
   async stop(signal = 'SIGTERM') {
     this.child.kill(signal);
     return this.ended;
+  }
+
+  /** What it has left behind. */
+  left() {
+    return readdirSync(this.folder);
   }
 
   /** Ends it and removes its folder. */
