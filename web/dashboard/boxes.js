@@ -29,6 +29,8 @@ export const boxes = {
     main.append(head('Boxes', 'Held, paid, collected, cancelled, expired: never one too many sold, never one lost. At every moment original = free + held + paid + collected + withdrawn.'), holder);
     /** @type {{ items: Box[], holds: Hold[] }} */
     let seen = { items: [], holds: [] };
+    /** One that was asked for and is not on offer. @type {Box | null} */
+    let other = null;
     /** @type {ReturnType<typeof detailOf> | null} */
     let open = null;
     const draw = () => {
@@ -51,9 +53,13 @@ export const boxes = {
       history.replaceState(null, '', `/boxes?box=${encodeURIComponent(box.id)}`);
       draw();
     }));
-    const end = live.on('boxes', (/** @type {typeof seen} */ data) => {
+    const end = live.on('boxes', async (/** @type {typeof seen} */ data) => {
       seen = data;
-      either(holder, data.items.length > 0, all, none);
+      if (chosen && !data.items.some(({ id }) => id === chosen)) {
+        if (other?.id !== chosen) other = await get(`/v1/inventory/${encodeURIComponent(chosen)}`).catch(() => null);
+        if (other) seen = { ...data, items: [...data.items, other] };
+      }
+      either(holder, seen.items.length > 0, all, none);
       draw();
     });
     return () => {

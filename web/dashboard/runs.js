@@ -1,7 +1,7 @@
 // @ts-check
 // Runs of feeds: a bar for each partition, what is stuck or failed, and what can be done about it.
 
-import { may, post } from './api.js';
+import { get, may, post } from './api.js';
 import { el, fill, keyed, mark, say } from './dom.js';
 import { number, rate, shortId, span } from './format.js';
 import { live } from './live.js';
@@ -31,6 +31,8 @@ export const runs = {
 
     /** @type {Run[]} */
     let known = [];
+    /** One that was asked for and is not among the newest. @type {Run | null} */
+    let older = null;
     /** @type {ReturnType<typeof detailOf> | null} */
     let open = null;
     const draw = () => {
@@ -49,8 +51,12 @@ export const runs = {
       history.replaceState(null, '', `/runs?run=${encodeURIComponent(chosen)}`);
       draw();
     }));
-    return live.on('runs', (/** @type {{ items: Run[], sources: string[] }} */ { items, sources }) => {
+    return live.on('runs', async (/** @type {{ items: Run[], sources: string[] }} */ { items, sources }) => {
       known = items;
+      if (chosen && !items.some(({ runId }) => runId === chosen)) {
+        older ??= await get(`/v1/runs/${encodeURIComponent(chosen)}`).catch(() => null);
+        if (older) known = [...items, older];
+      }
       showStarts(starts, sources, items);
       either(holder, items.length > 0, shown, none);
       draw();

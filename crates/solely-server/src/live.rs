@@ -382,6 +382,50 @@ mod tests {
         }
     }
 
+    #[derive(Default)]
+    struct Screen {
+        heard: Mutex<Vec<Utf8Bytes>>,
+        behind: std::sync::atomic::AtomicBool,
+    }
+
+    impl Hears for Screen {
+        fn is_behind(&self) -> bool {
+            self.behind.load(std::sync::atomic::Ordering::Relaxed)
+        }
+
+        fn hear(&self, message: Utf8Bytes) {
+            self.heard.lock().expect("is whole").push(message);
+        }
+    }
+
+    /// Ten screens hear one text, the same bytes; what did not change is not told again; whoever is behind
+    /// is passed over.
+    #[test]
+    fn one_look_is_for_everyone() {
+        let live = Live::default();
+        let screens: Vec<Arc<Screen>> = (0..10).map(|_| Arc::default()).collect();
+        for (id, screen) in (0..).zip(&screens) {
+            let listener =
+                Listener { hears: screen.clone(), topics: vec![Topic::Overview], key: None, new: false };
+            live.state().listeners.insert(id, listener);
+        }
+        assert_eq!(live.wanted(), Some(HashSet::from([Topic::Overview])));
+        live.tell(Topic::Overview, &"one".into());
+        live.tell(Topic::Overview, &"one".into());
+        screens[9].behind.store(true, std::sync::atomic::Ordering::Relaxed);
+        live.tell(Topic::Overview, &"two".into());
+        live.tell(Topic::Runs, &"three".into());
+        let first = screens[0].heard.lock().expect("is whole")[0].as_ptr();
+        for screen in &screens[..9] {
+            let heard = screen.heard.lock().expect("is whole");
+            assert_eq!(*heard, ["one", "two"].map(Utf8Bytes::from_static));
+            assert_eq!(heard[0].as_ptr(), first, "it was written once");
+        }
+        assert_eq!(screens[9].heard.lock().expect("is whole").len(), 1);
+        live.state().listeners.clear();
+        assert_eq!(live.wanted(), None, "nobody listens: nobody looks");
+    }
+
     #[test]
     fn history_is_names_and_rows() {
         let samples = VecDeque::from([(Timestamp::from_millis(5), Totals::default())]);

@@ -111,7 +111,7 @@ async fn buy(town: &Town, user: &str, sale: &str) {
 
 /// Waits for a box that somebody gives back, and takes it. Most people do not.
 async fn wait_in_line(town: &Town, user: &str, sale: &str) -> Option<(String, Option<String>)> {
-    if rand::random::<u32>() % 3 != 0 {
+    if !rand::random::<u32>().is_multiple_of(3) {
         return None;
     }
     let entry = town.post(&format!("/v1/inventory/{sale}/waitlist"), json!({"userId": user})).await;

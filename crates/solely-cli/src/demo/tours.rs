@@ -26,9 +26,9 @@ pub(super) async fn bad_days(town: &Town) {
     let well = Mood { latency_ms: 500, ..Mood::default() };
     let ill = Mood { latency_ms: 200, status: Some(503), ..Mood::default() };
     loop {
-        tokio::time::sleep(Duration::from_secs(25)).await;
-        town.beside.boats.sandbox.set_mood(ill.clone());
         tokio::time::sleep(Duration::from_secs(20)).await;
+        town.beside.boats.sandbox.set_mood(ill.clone());
+        tokio::time::sleep(Duration::from_secs(40)).await;
         town.beside.boats.sandbox.set_mood(well.clone());
     }
 }
