@@ -15,7 +15,10 @@ const TRAVELLERS: [&str; 5] = ["ada", "grace", "linus", "margaret", "barbara"];
 pub(super) async fn travellers(town: &Town) {
     loop {
         let (app, user) = (favourite(&["tours", "tours", "boats"]), favourite(&TRAVELLERS));
-        let search = json!({"appKey": app, "userId": user, "payload": {"searchInput": favourite(&WORDS)}});
+        // Some insist on boats of this minute, also on days on which there are none: the breaker opens.
+        let insists = app == "boats" && rand::random::<u32>().is_multiple_of(3);
+        let words = json!({"searchInput": favourite(&WORDS)});
+        let search = json!({"appKey": app, "userId": user, "forceRefresh": insists, "payload": words});
         town.post("/v1/products/search", search).await;
         tokio::time::sleep(between(120, 320)).await;
     }
