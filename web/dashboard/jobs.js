@@ -21,13 +21,16 @@ export const jobs = {
   topics: ['jobs'],
   show(main, query) {
     const queues = queueCard();
+    const facts = el('p', { class: 'facts' });
     const letters = deadCard();
     const recent = recentCard(query);
     main.append(head('Jobs', 'Durable work, unique by key while it is queued, running or waiting to retry. What cannot be done becomes a dead letter, and none is lost.'),
       el('div', { class: 'stack' }, queues.node, letters.node, recent.node));
+    queues.node.append(facts);
     const ends = [
       live.on('overview', (/** @type {import('./live.js').Overview} */ seen) => {
         queues.update(seen.queues);
+        fill(facts, factsOf(seen.totals));
         recent.queues(seen.queues);
       }),
       live.on('jobs', (/** @type {{ items: Job[], dead: Job[] }} */ seen) => {
@@ -38,6 +41,14 @@ export const jobs = {
     return () => ends.forEach((end) => end());
   },
 };
+
+/** What became of jobs since this process began. @param {import('./live.js').Totals} t */
+function factsOf(t) {
+  /** @type {[number | undefined, string][]} */
+  const facts = [[t.jobsMade, 'made'], [t.jobsShared, 'asked for again while they were there'], [t.jobsDone, 'done'], [t.jobsRetried, 'tried again'],
+    [t.jobsRescued, 'taken back from workers that were gone'], [t.jobsDead, 'given up']];
+  return facts.map(([value, what]) => el('span', {}, el('b', {}, number(value ?? 0)), ` ${what}`));
+}
 
 function queueCard() {
   const { node: rows, body } = table('Queues', ['Queue', 'Waiting', 'Running', 'Dead', 'Oldest', 'State', '']);

@@ -1,11 +1,11 @@
 // @ts-check
 // The frame: navigation, search, how the connection is, and the page that the address names.
 
-import { isLoggedIn, loadSession, logout, onLoggedOut, session } from './api.js';
+import { isLoggedIn, loadSession, logout, may, onLoggedOut, session } from './api.js';
 import { el, fill, find, mark, say } from './dom.js';
 import { live } from './live.js';
 import { loginPage } from './login.js';
-import { problem } from './parts.js';
+import { empty, problem } from './parts.js';
 import { alerts } from './alerts.js';
 import { boxes } from './boxes.js';
 import { enrich } from './enrich.js';
@@ -59,11 +59,23 @@ function show() {
   } catch (error) {
     fill(main, problem(error, show));
   }
+  showDenied(main, page);
   // Whoever follows a link by keyboard or ear is taken to the new page's head.
   if (shown && shown !== page.path) main.querySelector('h1')?.focus({ preventScroll: true });
   if (shown !== page.path) scrollTo(0, 0);
   shown = page.path;
   fitMenu();
+}
+
+/** What a topic needs beside the right to look at the dashboard. @type {Record<string, string>} */
+const NEEDS = { runs: 'feed:read', boxes: 'reserve:read' };
+
+/** Says what the login may not see, where a page would stay empty. @param {HTMLElement} main @param {Page} page */
+function showDenied(main, page) {
+  const missing = page.topics.map((topic) => NEEDS[topic]).find((scope) => scope && !may(scope));
+  if (!missing) return;
+  const denied = empty(`This needs the scope ${missing}`, 'Log in with a key that has it: ', el('code', {}, `solely keys create --name me --scope admin --scope ${missing}`));
+  main.replaceChildren(...[...main.children].filter((child) => child.matches('.page-head')), el('section', { class: 'card' }, denied));
 }
 
 /** @param {Page} page */

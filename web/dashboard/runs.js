@@ -122,9 +122,14 @@ function detailOf(run) {
     say(trouble, seen.error ?? '');
     trouble.hidden = !seen.error;
     showActions(actions, seen);
-    keep(seen.partitions);
+    keep([...seen.partitions].sort((a, b) => urgency(b) - urgency(a)));
   };
   return { id: run.runId, node, update };
+}
+
+/** What needs a look comes first; the others stay in their order. @param {Partition} partition */
+function urgency({ status, stuck }) {
+  return status === 'failed' ? 2 : stuck && status === 'running' ? 1 : 0;
 }
 
 /** @param {Run} run */

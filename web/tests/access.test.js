@@ -83,6 +83,7 @@ test('who may only look is shown no door', async () => {
   const page = await open(browser, `${server.url}/runs`);
   await logIn(page, newKey('looker', 'admin:read'));
   await text(page, '.status', /Live/);
+  await text(page, '#main', /This needs the scope feed:read/);
   await page.goto(`${server.url}/jobs`);
   await page.locator('#main h1').waitFor();
   assert.deepEqual(page.faults.filter((fault) => !fault.includes('401')), []);
