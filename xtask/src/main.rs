@@ -1,10 +1,11 @@
-//! The repository's own commands: `cargo xtask setup | fmt | test | ci | bench | mutate | fuzz`.
+//! The repository's own commands: `cargo xtask setup | fmt | test | ci | web | bench | mutate | fuzz`.
 //!
 //! `ci` is exactly what runs before a change lands, and includes `test`; both install what they
 //! need if it is missing.
 
 mod fuzz;
 mod mutate;
+mod web;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -42,6 +43,8 @@ enum Task {
         /// Only those whose name contains this
         filter: Option<String>,
     },
+    /// Run the tests of the dashboard in a real browser
+    Web,
     /// Make thousands of requests from the description of the routes
     Fuzz {
         /// Cases for each route
@@ -64,6 +67,7 @@ fn main() -> Result<()> {
         Task::Fmt { check } => fmt(check),
         Task::Test { filter } => test(filter.as_deref()),
         Task::Ci => ci(),
+        Task::Web => setup().and_then(|()| web::test(root())),
         Task::Mutate { filter } => mutate::mutate(root(), filter.as_deref().unwrap_or_default()),
         Task::Fuzz { cases } => fuzz::fuzz(root(), cases),
         Task::Bench { names, quick } => bench(&names, quick),
@@ -71,12 +75,15 @@ fn main() -> Result<()> {
 }
 
 /// Programs that tests start, and the Debian packages that bring them.
-const NEEDED: [(&str, &str); 5] = [
+const NEEDED: [(&str, &str); 8] = [
     ("strace", "strace"),
     ("postgres", "postgresql"),
     ("redis-server", "redis-server"),
     ("redis-cli", "redis-tools"),
     ("setpriv", "util-linux"),
+    ("chromium", "chromium"),
+    ("node", "nodejs"),
+    ("npm", "npm"),
 ];
 
 fn setup() -> Result<()> {
@@ -130,6 +137,7 @@ fn test(filter: Option<&str>) -> Result<()> {
     run(command.args(filter).env(solely_testing::POSTGRES_ENV, postgres.url()))?;
     if filter.is_none() {
         run(&mut cargo(&["test", "--workspace", "--doc", "--quiet"]))?;
+        web::test(root())?;
         fuzz::fuzz_if_possible(root(), FUZZ_CASES)?;
     }
     Ok(())
@@ -144,6 +152,7 @@ fn ci() -> Result<()> {
     })?;
     step("deny", deny)?;
     step("tidy", tidy)?;
+    step("types", || web::types(root()))?;
     step("test", || test(None))
 }
 

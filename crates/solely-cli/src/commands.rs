@@ -2,6 +2,7 @@
 
 pub(crate) mod check;
 pub(crate) mod config;
+pub(crate) mod demo;
 pub(crate) mod jobs;
 pub(crate) mod keys;
 pub(crate) mod matching;

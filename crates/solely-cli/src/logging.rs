@@ -20,7 +20,12 @@ use tracing_subscriber::{EnvFilter, Layer};
 
 /// Sets logging up for a long-running command.
 pub(crate) fn start() {
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
+    start_at("info");
+}
+
+/// The same, where less is said unless `RUST_LOG` wants more.
+pub(crate) fn start_at(level: &str) {
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(level));
     if std::io::stderr().is_terminal() {
         let pretty = tracing_subscriber::fmt::layer().with_writer(std::io::stderr).with_target(false);
         tracing_subscriber::registry().with(filter).with(pretty).init();

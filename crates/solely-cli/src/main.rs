@@ -3,6 +3,7 @@
 mod client;
 mod commands;
 mod config;
+mod demo;
 mod logging;
 mod redis;
 mod store;
@@ -33,6 +34,7 @@ struct Cli {
 }
 
 const EXAMPLES: &str = "Examples:
+  solely demo                                see it at work, in a browser
   solely serve                               serve on 127.0.0.1:7420, store in ./solely.db
   solely serve --listen 127.0.0.1:8000       … on another port
   SOLELY__STORE__URL=sqlite:/var/lib/solely/solely.db solely check";
@@ -47,6 +49,16 @@ enum Command {
         /// The address to listen on
         #[arg(long, value_name = "ADDR")]
         listen: Option<SocketAddr>,
+    },
+    /// Try it: a server, upstreams beside it, and traffic on all four systems
+    ///
+    /// Needs no configuration, no network and no other server; its store is a folder that goes with it.
+    #[command(after_help = "Example: solely demo
+         solely demo --listen 127.0.0.1:8000")]
+    Demo {
+        /// The address to listen on, of this machine
+        #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7420")]
+        listen: SocketAddr,
     },
     /// Bring the store's schema up to date
     #[command(after_help = "Example: solely migrate --config solely.toml")]
@@ -361,6 +373,7 @@ struct Common {
 fn main() -> ExitCode {
     let outcome = match Cli::parse().command {
         Command::Serve { common, listen } => commands::serve::run(common.config.as_deref(), listen),
+        Command::Demo { listen } => commands::demo::run(listen),
         Command::Migrate { common } => commands::migrate::run(common.config.as_deref()),
         Command::Check { common, json } => commands::check::run(common.config.as_deref(), json),
         Command::Config { common, json } => commands::config::run(common.config.as_deref(), json),

@@ -330,6 +330,12 @@ impl Keys {
         Ok(key.map(|key| Caller::Key { id: key.id, scopes: key.scopes }))
     }
 
+    /// Whether a key that was good still is: for whoever holds on to what it was given.
+    pub async fn is_live(&self, id: &str) -> Result<bool, StoreError> {
+        let found = self.find(id).await?;
+        Ok(found.is_some_and(|(key, _)| key.revoked_at.is_none()))
+    }
+
     async fn find(&self, id: &str) -> Result<Option<(Key, String)>, StoreError> {
         let known = self.known.lock().unwrap_or_else(PoisonError::into_inner).get(id).cloned();
         if let Some(known) = known.filter(|known| known.asked.elapsed() < limits::KEY_TRUST) {

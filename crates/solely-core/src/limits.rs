@@ -122,6 +122,17 @@ pub const SUBSCRIPTIONS_MAX: usize = 100;
 /// Messages that a socket may leave unread; one more closes it.
 pub const SOCKET_UNREAD_MAX: usize = 1_024;
 
+/// Between two looks at what dashboards are shown, while somebody looks.
+pub const DASHBOARD_EVERY: Duration = Duration::from_secs(1);
+/// Sockets that follow the dashboard in one process; one more is refused.
+pub const DASHBOARDS_MAX: usize = 200;
+/// Looks that are remembered for whoever opens a dashboard next.
+pub const DASHBOARD_HISTORY: usize = 300;
+/// Things of one list that a dashboard is shown.
+pub const DASHBOARD_ITEMS: u32 = 100;
+/// How long a browser stays logged in.
+pub const SESSION_TTL: Duration = Duration::from_secs(12 * 60 * 60);
+
 /// Partitions of one run.
 pub const PARTITIONS_MAX: usize = 1_000;
 /// Records of one page of a source that does not say less.

@@ -2,7 +2,7 @@
 //!
 //! The rule of a route is in its description ([`mod@crate::openapi`]): open, or a scope. A caller proves
 //! itself by `Authorization: Bearer`, with a key or a user token; a browser that cannot send a header
-//! uses a ticket, once. What a user may do with what is its own is judged by the routes that are
+//! uses a ticket, once, or is logged in ([`crate::session`]). What a user may do with what is its own is judged by the routes that are
 //! users' too.
 
 use std::collections::HashMap;
@@ -18,6 +18,7 @@ use utoipa::openapi::{OpenApi, path::Operation};
 
 use crate::App;
 use crate::error::ApiError;
+use crate::session;
 
 /// What a route needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -108,7 +109,28 @@ impl Access {
         self.known.is_none()
     }
 
-    async fn caller(&self, headers: &HeaderMap, ticket: Option<&str>) -> Result<Caller, ApiError> {
+    /// Who a browser is logged in as, if it is.
+    pub(crate) async fn of_browser(&self, headers: &HeaderMap) -> Result<Option<Caller>, ApiError> {
+        match (&self.known, session::key(headers)) {
+            (Some(known), Some(key)) => Ok(known.keys.caller(key).await?),
+            _ => Ok(None),
+        }
+    }
+
+    /// Whether a key is certainly not good any more.
+    pub(crate) async fn is_revoked(&self, key: &str) -> bool {
+        match &self.known {
+            Some(known) => known.keys.is_live(key).await.is_ok_and(|live| !live),
+            None => false,
+        }
+    }
+
+    async fn caller(
+        &self,
+        method: &Method,
+        headers: &HeaderMap,
+        ticket: Option<&str>,
+    ) -> Result<Caller, ApiError> {
         let Some(known) = &self.known else { return Ok(Caller::Anyone) };
         if let Some(ticket) = ticket {
             let taken = known.store.take_ticket(solely_core::access::hash(ticket)).await?;
@@ -120,6 +142,12 @@ impl Access {
             scheme.eq_ignore_ascii_case("bearer").then_some(token.trim())
         });
         let Some(token) = token else {
+            if let Some(key) = session::key(headers) {
+                let caller = known.keys.caller(key).await?;
+                let caller = caller.ok_or_else(|| unauthenticated("The login has ended: log in again."))?;
+                session::check(method, headers, key)?;
+                return Ok(caller);
+            }
             return Err(unauthenticated("This needs a key: Authorization: Bearer …"));
         };
         let caller = if token.starts_with(KEY_PREFIX) {
@@ -148,7 +176,7 @@ pub(crate) async fn layer(State(app): State<App>, mut request: Request, next: Ne
         None | Some(Rule::Open) => Caller::Anyone,
         Some(rule @ (Rule::Known | Rule::Needs(_) | Rule::NeedsOrUser(_))) => {
             let ticket = path.filter(|path| path == SOCKET).and_then(|_| ticket(&request));
-            match app.access.caller(request.headers(), ticket.as_deref()).await {
+            match app.access.caller(request.method(), request.headers(), ticket.as_deref()).await {
                 Ok(caller) => match rule {
                     Rule::NeedsOrUser(_) if matches!(caller, Caller::User { .. }) => caller,
                     Rule::Needs(needed) | Rule::NeedsOrUser(needed) if !caller.may(needed) => {

@@ -10,6 +10,7 @@ mod error;
 mod extract;
 mod limit;
 mod listen;
+mod live;
 mod openapi;
 mod origin;
 mod page;
@@ -17,6 +18,7 @@ mod request_id;
 mod router;
 mod routes;
 mod serve;
+mod session;
 mod stream;
 mod ws;
 
@@ -42,6 +44,7 @@ use tokio_util::sync::CancellationToken;
 
 pub use access::{Access, Rule, Rules, rules};
 pub use error::ApiError;
+pub use live::Remembering;
 pub use router::{openapi, router};
 pub use serve::{Runtime, serve};
 
@@ -82,9 +85,12 @@ pub struct App {
     pub max_body: usize,
     /// Cancelled when the server stops: sockets close.
     pub stop: CancellationToken,
+    /// Whether this is `solely demo`, which has pages of its own.
+    pub demo: bool,
     openapi: Arc<str>,
     load: limit::Load,
     sockets: ws::Sockets,
+    live: live::Live,
 }
 
 /// What an app is made of.
@@ -172,9 +178,16 @@ impl App {
             cors_origins: Arc::new(cors_origins),
             max_body,
             stop: CancellationToken::new(),
+            demo: false,
             openapi: "{}".into(),
             load: limit::Load::new(parts.max_in_flight),
             sockets: ws::Sockets::default(),
+            live: live::Live::default(),
         }
+    }
+
+    /// Remembers what is counted for dashboards that are opened later, as long as this is held.
+    pub fn remember(&self) -> Remembering {
+        self.live.remember(self)
     }
 }

@@ -26,7 +26,8 @@ use crate::error::ErrorBody;
         (name = "runs", description = "Sources copied one page per message, exactly once"),
         (name = "upstreams", description = "Slow things that are called, and their budgets"),
         (name = "timeline", description = "Why a thing is as it is"),
-        (name = "access", description = "Tickets"),
+        (name = "access", description = "Tickets; browsers that log in"),
+        (name = "dashboard", description = "Pages for people, and a module for browsers"),
         (name = "health", description = "Alive, ready, metrics, alerts"),
     )
 )]

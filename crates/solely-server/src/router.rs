@@ -3,6 +3,7 @@
 use axum::Router;
 use axum::http::StatusCode;
 use axum::middleware::{from_fn, from_fn_with_state};
+use axum::routing::get;
 use tower_http::catch_panic::CatchPanicLayer;
 use tower_http::timeout::RequestBodyTimeoutLayer;
 use utoipa::OpenApi as _;
@@ -12,8 +13,8 @@ use utoipa_axum::routes;
 use crate::error::ApiError;
 use crate::openapi::Description;
 use crate::routes::{
-    alert, dead_letter, docs, enrich, feed, health, inventory, job, lease, merchant, metrics, products,
-    queue, reservation, run, ticket, timeline, upstream, waitlist,
+    alert, dashboard, dead_letter, docs, enrich, feed, health, inventory, job, lease, merchant, metrics,
+    products, queue, reservation, run, session, ticket, timeline, upstream, waitlist,
 };
 use crate::{App, access, limit, origin, request_id, ws};
 
@@ -70,6 +71,22 @@ fn described() -> OpenApiRouter<App> {
         .routes(routes!(upstream::list))
         .routes(routes!(timeline::list))
         .routes(routes!(alert::list))
+        .routes(routes!(session::show))
+        .routes(routes!(session::login))
+        .routes(routes!(session::logout))
+        .routes(routes!(dashboard::overview))
+        .routes(routes!(dashboard::enrich))
+        .routes(routes!(dashboard::products))
+        .routes(routes!(dashboard::boxes))
+        .routes(routes!(dashboard::runs))
+        .routes(routes!(dashboard::jobs))
+        .routes(routes!(dashboard::leases))
+        .routes(routes!(dashboard::upstreams))
+        .routes(routes!(dashboard::alerts))
+        .routes(routes!(dashboard::explain))
+        .routes(routes!(dashboard::asset))
+        .routes(routes!(dashboard::vendor))
+        .routes(routes!(dashboard::client))
 }
 
 /// The description of the routes.
@@ -89,7 +106,10 @@ pub fn router(mut app: App) -> Router {
     let rules = access::rules(&api).expect("every route says who may call it");
     app.access = app.access.with_rules(rules);
     app.openapi = serde_json::to_string(&api).expect("a description is JSON").into();
-    let (router, _) = described().split_for_parts();
+    let (mut router, _) = described().split_for_parts();
+    if app.demo {
+        router = router.route("/demo/{file}", get(dashboard::demo_page));
+    }
     router
         .fallback(|| async { ApiError::not_found("There is no such route.") })
         .method_not_allowed_fallback(|| async {

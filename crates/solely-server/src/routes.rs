@@ -1,6 +1,7 @@
 //! Handlers, one file a noun.
 
 pub(crate) mod alert;
+pub(crate) mod dashboard;
 pub(crate) mod dead_letter;
 pub(crate) mod docs;
 pub(crate) mod enrich;
@@ -16,6 +17,7 @@ pub(crate) mod queue;
 pub(crate) mod reservation;
 pub(crate) mod reserve;
 pub(crate) mod run;
+pub(crate) mod session;
 pub(crate) mod ticket;
 pub(crate) mod timeline;
 pub(crate) mod upstream;

@@ -26,6 +26,7 @@ use tokio::time::Instant;
 use crate::App;
 use crate::error::{ApiError, ApiErrors};
 use crate::extract::check_key;
+use crate::live;
 
 /// The sockets of this process.
 #[derive(Clone)]
@@ -142,6 +143,22 @@ impl Listens for Outbox {
     }
 }
 
+impl live::Hears for Outbox {
+    fn is_behind(&self) -> bool {
+        self.messages().len() >= DASHBOARD_UNREAD
+    }
+
+    fn hear(&self, message: Utf8Bytes) {
+        if !self.is_full() {
+            self.messages().push_back(message);
+            self.some.notify_one();
+        }
+    }
+}
+
+/// Messages that a dashboard may leave unread before it is passed over.
+const DASHBOARD_UNREAD: usize = 8;
+
 /// Why a socket ends.
 enum End {
     /// The client has left, or cannot be reached.
@@ -232,13 +249,15 @@ struct Socket {
     outbox: Arc<Outbox>,
     subscriptions: HashMap<Channel, Kept>,
     caller: Caller,
+    /// A dashboard follows what goes on.
+    dashboard: Option<live::Listening>,
     heard: Instant,
 }
 
 impl Socket {
     fn new(stream: WebSocket, app: App, caller: Caller) -> Box<Self> {
         let (outbox, subscriptions, heard) = (Arc::default(), HashMap::new(), Instant::now());
-        Box::new(Self { stream, app, outbox, subscriptions, caller, heard })
+        Box::new(Self { stream, app, outbox, subscriptions, caller, dashboard: None, heard })
     }
 
     async fn serve(mut self: Box<Self>) {
@@ -320,6 +339,10 @@ impl Socket {
     }
 
     async fn answer(&mut self, text: Utf8Bytes) -> Result<(), End> {
+        if let Some(wanted) = live::read(&text) {
+            self.show(&wanted);
+            return Ok(());
+        }
         match serde_json::from_str(&text) {
             Ok(Said::Ping) => self.say(PONG),
             Ok(Said::Subscribe(topic)) => match topic.channel() {
@@ -333,6 +356,18 @@ impl Socket {
             Err(_) => self.say(NACK),
         }
         Ok(())
+    }
+
+    /// A dashboard wants to see something else.
+    fn show(&mut self, wanted: &live::Wanted) {
+        self.dashboard = None;
+        let live::Wanted::Topics { topics, since } = wanted else { return };
+        let (app, hears) = (&self.app, self.outbox.clone());
+        match app.live.listen(app, &self.caller, (topics, *since), hears) {
+            Ok(listening) => self.dashboard = Some(listening),
+            Err(live::Refused::Unauthorized) => self.say(live::UNAUTHORIZED),
+            Err(live::Refused::TooMany) => self.say(live::TOO_MANY),
+        }
     }
 
     async fn subscribe(&mut self, channel: Channel) -> Result<(), End> {

@@ -26,40 +26,7 @@ pub(crate) fn run(file: Option<&Path>, listen: Option<SocketAddr>) -> Result<(),
     logging::start();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(async {
-        let store = store::open(&config.store, solely_sqlite::Access::Serve).await?;
-        let metrics = Arc::new(Metrics::new(&queues(&config)));
-        let client = client(&config)?;
-        let sources = config.feed.sources.iter();
-        let sources = sources.map(|(name, source)| FeedSource::configured(name, source, &client, &store));
-        let sources = sources.collect();
-        let providers = providers(&config.enrich, &client, &store);
-        let forms = enrich::forms(&config.enrich).into_iter().chain(products::forms()).collect();
-        let plugins = config.products.plugins.iter();
-        let plugins =
-            plugins.map(|(name, plugin)| products::App::configured(name, plugin, &client, &store, &metrics));
-        let plugins = plugins.collect();
-        let companion = redis::open(&config.redis, forms, &store, &metrics).await?;
-        let secret = Some(config.auth.jwt_secret.as_str()).filter(|secret| !secret.is_empty());
-        let access = match config.auth.mode {
-            AuthMode::None => Access::open(),
-            AuthMode::Keys => Access::by_keys(store.clone(), secret),
-        };
-        let app = App::new(Parts {
-            store,
-            companion,
-            metrics,
-            sources,
-            plugins,
-            enrich: config.enrich.clone(),
-            providers,
-            reserve: config.reserve.clone(),
-            client,
-            access,
-            cors_origins: config.server.cors_origins.clone(),
-            max_body: config.server.max_body.0,
-            max_in_flight: config.server.max_in_flight,
-            queue_depth: config.alerts.queue_depth,
-        });
+        let app = app(&config).await?;
         let beside = Runtime { retention: (&config.retention).into(), grace: config.server.shutdown_grace.0 };
         let address = config.server.listen;
         let listener =
@@ -70,6 +37,44 @@ pub(crate) fn run(file: Option<&Path>, listen: Option<SocketAddr>) -> Result<(),
         tracing::info!("solely has stopped");
         Ok(())
     })
+}
+
+/// Everything that a configuration names, put together.
+pub(crate) async fn app(config: &Config) -> Result<App, Failed> {
+    let store = store::open(&config.store, solely_sqlite::Access::Serve).await?;
+    let metrics = Arc::new(Metrics::new(&queues(config)));
+    let client = client(config)?;
+    let sources = config.feed.sources.iter();
+    let sources = sources.map(|(name, source)| FeedSource::configured(name, source, &client, &store));
+    let sources = sources.collect();
+    let providers = providers(&config.enrich, &client, &store);
+    let forms = enrich::forms(&config.enrich).into_iter().chain(products::forms()).collect();
+    let plugins = config.products.plugins.iter();
+    let plugins =
+        plugins.map(|(name, plugin)| products::App::configured(name, plugin, &client, &store, &metrics));
+    let plugins = plugins.collect();
+    let companion = redis::open(&config.redis, forms, &store, &metrics).await?;
+    let secret = Some(config.auth.jwt_secret.as_str()).filter(|secret| !secret.is_empty());
+    let access = match config.auth.mode {
+        AuthMode::None => Access::open(),
+        AuthMode::Keys => Access::by_keys(store.clone(), secret),
+    };
+    Ok(App::new(Parts {
+        store,
+        companion,
+        metrics,
+        sources,
+        plugins,
+        enrich: config.enrich.clone(),
+        providers,
+        reserve: config.reserve.clone(),
+        client,
+        access,
+        cors_origins: config.server.cors_origins.clone(),
+        max_body: config.server.max_body.0,
+        max_in_flight: config.server.max_in_flight,
+        queue_depth: config.alerts.queue_depth,
+    }))
 }
 
 /// Queues that are counted from the start.

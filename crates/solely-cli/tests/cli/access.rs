@@ -95,6 +95,8 @@ async fn routes(server: &Server) -> Vec<Route> {
             let path = path.replace("{id}", some_id).replace("{name}", "some-queue");
             let path = path.replace("{requestId}", "some-request").replace("{provider}", "some-provider");
             let path = path.replace("{placeId}", "some-place");
+            let path = path.replace("/dashboard/{file}", "/dashboard/main.js");
+            let path = path.replace("/vendor/{file}", "/vendor/uPlot.min.css");
             let path = path.replace("{pid}", "some-partition").replace("{source}", "some-source");
             assert!(!path.contains('{'), "{path}");
             routes.push(Route { method: method.to_owned(), path, needs });

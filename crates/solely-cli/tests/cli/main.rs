@@ -3,6 +3,7 @@
 mod access;
 mod bad_input;
 mod command;
+mod dashboard;
 mod enrich;
 mod enrich_many;
 mod feed;

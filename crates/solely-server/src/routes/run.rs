@@ -80,7 +80,8 @@ pub(crate) struct ShownPartition {
     updated_at: Timestamp,
 }
 
-fn shown(app: &App, state: RunState) -> ShownRun {
+/// A run and its partitions, as they stand.
+pub(crate) fn shown(app: &App, state: RunState) -> ShownRun {
     let RunState { run, partitions, now } = state;
     let processed: u64 = partitions.iter().map(|partition| partition.records).sum();
     let total: u64 = partitions.iter().filter_map(|partition| partition.total).sum();
