@@ -24,6 +24,10 @@ use clap::Parser;
 
 use report::Report;
 
+/// The same as the product's, so that limits and product differ in nothing but what they do.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// Measures solely beside the limits of what it stands on.
 #[derive(Parser)]
 struct Args {

@@ -22,6 +22,10 @@ use solely_torture::torture::{Break, Without};
 use client::Remote;
 use commands::Failed;
 
+/// Many small things are made by one thread and dropped by another; the usual allocator has them wait for each other.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// One caller does the work; everyone gets the answer.
 ///
 /// A server for work on slow upstreams and scarce stock: leases, durable unique jobs, caches

@@ -48,9 +48,21 @@ pub use live::Remembering;
 pub use router::{openapi, router};
 pub use serve::{Runtime, serve};
 
-/// What handlers work with.
+/// What handlers work with. Clones share it, and cost next to nothing: every layer and handler of every request has one.
 #[derive(Clone)]
-pub struct App {
+pub struct App(Arc<Shared>);
+
+impl std::ops::Deref for App {
+    type Target = Shared;
+
+    fn deref(&self) -> &Shared {
+        &self.0
+    }
+}
+
+/// What all clones of an [`App`] share.
+#[derive(Clone)]
+pub struct Shared {
     /// The store.
     pub store: Arc<dyn Store>,
     /// Copies, hints and wake-ups beside the store, if there are any.
@@ -160,7 +172,7 @@ impl App {
             .map(|provider| provider.upstream.clone())
             .chain(products.apps().map(|app| app.upstream.clone()))
             .chain(feed.sources().map(|source| source.upstream.clone()));
-        Self {
+        Self(Arc::new(Shared {
             upstreams: Upstreams::new(upstreams),
             cache,
             jobs,
@@ -183,7 +195,15 @@ impl App {
             load: limit::Load::new(parts.max_in_flight),
             sockets: ws::Sockets::default(),
             live: live::Live::default(),
-        }
+        }))
+    }
+
+    /// The same, but for what this changes. For the start: whoever has a clone already keeps what it has.
+    #[must_use]
+    pub fn with(self, change: impl FnOnce(&mut Shared)) -> Self {
+        let mut shared = Arc::unwrap_or_clone(self.0);
+        change(&mut shared);
+        Self(Arc::new(shared))
     }
 
     /// Remembers what is counted for dashboards that are opened later, as long as this is held.

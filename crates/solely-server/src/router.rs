@@ -101,11 +101,14 @@ pub fn openapi() -> utoipa::openapi::OpenApi {
 /// # Panics
 /// If a route's description does not say who may call it: a mistake in the program, which a test
 /// finds.
-pub fn router(mut app: App) -> Router {
+pub fn router(app: App) -> Router {
     let api = openapi();
     let rules = access::rules(&api).expect("every route says who may call it");
-    app.access = app.access.with_rules(rules);
-    app.openapi = serde_json::to_string(&api).expect("a description is JSON").into();
+    let described_as = serde_json::to_string(&api).expect("a description is JSON");
+    let app = app.with(|app| {
+        app.access = app.access.clone().with_rules(rules);
+        app.openapi = described_as.into();
+    });
     let (mut router, _) = described().split_for_parts();
     if app.demo {
         router = router.route("/demo/{file}", get(dashboard::demo_page));

@@ -35,7 +35,7 @@ pub async fn serve(listener: TcpListener, app: App, runtime: Runtime, stop: Canc
     let upkeep = tokio::spawn(upkeep.run(drained.clone()));
     let worker = tokio::spawn(worker.run(stop.clone()));
     let (store, companion) = (app.store.clone(), app.companion.clone());
-    let app = App { stop: stop.clone(), ..app };
+    let app = app.with(|app| app.stop = stop.clone());
     let watching = tokio::spawn(stop.clone().run_until_cancelled_owned(watch_alerts(app.clone())));
     let feeds = tokio::spawn(app.feed.clone().keep(stop.clone()));
     let reserve = app.reserve.clone();

@@ -86,22 +86,32 @@ fn event(found: &Row<'_>) -> Result<Event, Error> {
 
 /// Writes one event in the transaction of what it tells of.
 pub(crate) fn insert(tx: &Tx<'_>, told: &NewEvent) -> Result<(), Error> {
+    insert_all(tx, std::slice::from_ref(told))
+}
+
+/// Writes events in the transaction of what they tell of, in their order.
+pub(crate) fn insert_all(tx: &Tx<'_>, events: &[NewEvent]) -> Result<(), Error> {
+    if events.is_empty() {
+        return Ok(());
+    }
     let mut insert = tx.conn.prepare_cached(
         "INSERT INTO events (at, subject, event, outcome, reason, request_id, details, topic, also)
          VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)",
     )?;
-    let values = params![
-        tx.now_ms(),
-        told.subject,
-        told.event,
-        told.outcome,
-        told.reason,
-        told.request_id,
-        told.details.as_str(),
-        told.topic,
-        told.also,
-    ];
-    insert.execute(values).map(drop)
+    for told in events {
+        insert.execute(params![
+            tx.now_ms(),
+            told.subject,
+            told.event,
+            told.outcome,
+            told.reason,
+            told.request_id,
+            told.details.as_str(),
+            told.topic,
+            told.also,
+        ])?;
+    }
+    Ok(())
 }
 
 /// Takes a delivered event out of the outbox; it stays in the timeline.

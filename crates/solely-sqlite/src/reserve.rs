@@ -92,9 +92,10 @@ impl SqliteStore {
                 Ok((books, decided))
             })
             .await?;
-        let touched = books.touched();
-        self.writer.run("reserve", move |tx| write(tx, &books, false)).await?;
-        Ok((decided, touched))
+        let books = Arc::new(books);
+        let to_write = books.clone();
+        self.writer.run("reserve", move |tx| write(tx, &to_write, false)).await?;
+        Ok((decided, Arc::into_inner(books).map(Books::touched).unwrap_or_default()))
     }
 }
 
@@ -207,13 +208,14 @@ fn load(conn: &Connection, now: Timestamp, wanted: &Wanted, requests: &[Request]
             conn.prepare_cached(&format!("SELECT {RESERVATION} FROM reservations WHERE id = ?1"))?;
         others.extend(find.query_row([id.as_bytes()], reservation).optional()?);
     }
-    for (item, user) in &wanted.buyers {
+    if !wanted.buyers.is_empty() {
         let mut find = conn.prepare_cached(&format!(
             "SELECT {RESERVATION} FROM reservations INDEXED BY reservations_open
-              WHERE merchant_id = (SELECT merchant_id FROM inventory WHERE id = ?1) AND user_id = ?2 AND status <= 1"
+              WHERE merchant_id = ?1 AND user_id = ?2 AND status <= 1"
         ))?;
-        for found in find.query_map((item, user), reservation)? {
-            others.push(found?);
+        for (item, user) in &wanted.buyers {
+            let Some(merchant) = books.merchant_of(item) else { continue };
+            others.extend(find.query_row((merchant, user), reservation).optional()?);
         }
     }
     for found in others {
@@ -300,9 +302,7 @@ fn write(tx: &Tx<'_>, books: &Books, guarded: bool) -> Result<(), Error> {
     for (changed, status, payment) in books.changed_reservations() {
         update_reservation(tx, changed, (status, payment))?;
     }
-    for made in books.new_reservations() {
-        insert_reservation(tx, made)?;
-    }
+    insert_reservations(tx, &books.new_reservations())?;
     waitlist::write(tx, books)?;
     for job in books.new_jobs() {
         job::enqueue_one(tx, &job)?;
@@ -314,7 +314,7 @@ fn write(tx: &Tx<'_>, books: &Books, guarded: bool) -> Result<(), Error> {
         let verdict = serde_json::to_string(verdict).unwrap_or_default();
         insert.execute((&key.scope, &key.key, digest, verdict, tx.now_ms()))?;
     }
-    books.events().iter().try_for_each(|told| event::insert(tx, told))
+    event::insert_all(tx, books.events())
 }
 
 fn insert_item(tx: &Tx<'_>, item: &Inventory) -> Result<(), Error> {
@@ -345,31 +345,36 @@ fn insert_item(tx: &Tx<'_>, item: &Inventory) -> Result<(), Error> {
     insert.execute(values).map(drop)
 }
 
-fn insert_reservation(tx: &Tx<'_>, made: &Reservation) -> Result<(), Error> {
+fn insert_reservations(tx: &Tx<'_>, all: &[&Reservation]) -> Result<(), Error> {
+    if all.is_empty() {
+        return Ok(());
+    }
     let mut insert = tx.conn.prepare_cached(&format!(
         "INSERT INTO reservations ({RESERVATION})
          VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17)"
     ))?;
-    let values = params![
-        made.id.as_bytes(),
-        made.user_id,
-        made.merchant_id,
-        made.box_inventory_id,
-        made.status.code(),
-        made.payment_status.code(),
-        made.pickup_code,
-        made.quantity,
-        made.total_amount,
-        made.currency,
-        made.reserved_at.as_millis(),
-        made.expires_at.as_millis(),
-        made.completed_at.map(Timestamp::as_millis),
-        made.cancelled_at.map(Timestamp::as_millis),
-        made.inner.offered,
-        made.inner.wrong_codes,
-        made.inner.blocked_until.as_millis(),
-    ];
-    insert.execute(values).map(drop)
+    for made in all {
+        insert.execute(params![
+            made.id.as_bytes(),
+            made.user_id,
+            made.merchant_id,
+            made.box_inventory_id,
+            made.status.code(),
+            made.payment_status.code(),
+            made.pickup_code,
+            made.quantity,
+            made.total_amount,
+            made.currency,
+            made.reserved_at.as_millis(),
+            made.expires_at.as_millis(),
+            made.completed_at.map(Timestamp::as_millis),
+            made.cancelled_at.map(Timestamp::as_millis),
+            made.inner.offered,
+            made.inner.wrong_codes,
+            made.inner.blocked_until.as_millis(),
+        ])?;
+    }
+    Ok(())
 }
 
 fn update_reservation(

@@ -30,8 +30,7 @@ pub(crate) fn run(listen: SocketAddr) -> Result<(), Failed> {
         let listen = listener.local_addr()?;
         let beside = Beside::start().await?;
         let config = demo::config::of(listen, folder.path(), &beside);
-        let mut app = app(&config).await?;
-        app.demo = true;
+        let app = app(&config).await?.with(|app| app.demo = true);
         let remembering = app.remember();
         let stop = stop_on_signal()?;
         let town = Town::new(listen, beside, stop.clone())?;

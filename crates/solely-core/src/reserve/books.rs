@@ -308,17 +308,19 @@ impl Books {
         sorted(rows, |(row, _)| row.id)
     }
 
-    /// What is changed by all this.
-    pub fn touched(&self) -> Touched {
+    /// What is changed by all this, once it is written.
+    pub fn touched(self) -> Touched {
         let items =
             self.new_items().into_iter().chain(self.changed_items().into_iter().map(|(item, _)| item));
-        let changed = self.changed_reservations().into_iter().map(|(changed, _, _)| changed);
-        Touched {
-            now: self.now,
-            items: items.map(|item| (item.id.clone(), item.free())).collect(),
-            reservations: self.new_reservations().into_iter().chain(changed).cloned().collect(),
-            notified: !self.notified.is_empty(),
-        }
+        let items = items.map(|item| (item.id.clone(), item.free())).collect();
+        let is_new = |kept: &Kept<Reservation>| kept.before.is_none() || kept.changed();
+        let reservations = self.reservations.into_values().filter(is_new).map(|kept| kept.now).collect();
+        Touched { now: self.now, items, reservations, notified: !self.notified.is_empty() }
+    }
+
+    /// Whose an inventory is that was read.
+    pub fn merchant_of(&self, item: &str) -> Option<&str> {
+        self.items.get(item).map(|item| item.now.merchant_id.as_str())
     }
 
     /// Keys to be inserted.

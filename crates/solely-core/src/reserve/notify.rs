@@ -10,6 +10,7 @@
 //! same `webhook-id`. A receiver that fails for long makes its jobs dead letters; what is due stays due, and the next
 //! change of the reservation, or a redrive, delivers it in its order.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -55,8 +56,9 @@ const PAUSE_MAX: Duration = Duration::from_secs(300);
 /// What an event keeps of a reservation: what changes, and what the timeline shows. The rest is in its row.
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Snapshot {
-    user_id: String,
+pub(super) struct Snapshot<'a> {
+    #[serde(borrow)]
+    user_id: Cow<'a, str>,
     quantity: u32,
     status: ReservationStatus,
     payment_status: PaymentStatus,
@@ -69,10 +71,10 @@ pub(super) struct Snapshot {
     cancelled_at: Option<Timestamp>,
 }
 
-impl Snapshot {
-    pub(super) fn of(reservation: &Reservation) -> Self {
+impl<'a> Snapshot<'a> {
+    pub(super) fn of(reservation: &'a Reservation) -> Self {
         Self {
-            user_id: reservation.user_id.clone(),
+            user_id: Cow::Borrowed(&reservation.user_id),
             quantity: reservation.quantity,
             status: reservation.status,
             payment_status: reservation.payment_status,
@@ -96,7 +98,7 @@ struct Notice<'a> {
 /// What an event says of a reservation, as it was then; none if it tells of no change.
 pub(super) fn notice(event: &Event, row: &Reservation) -> Option<String> {
     let kind = kind(&event.told.event).filter(|_| event.told.outcome.as_deref() == Some("done"))?;
-    let then: Snapshot = event.told.details.parse().ok()?;
+    let then: Snapshot<'_> = serde_json::from_str(event.told.details.as_str()).ok()?;
     let data = Reservation {
         status: then.status,
         payment_status: then.payment_status,
