@@ -415,7 +415,7 @@ async fn finder(gate: Option<Arc<tokio::sync::Semaphore>>) -> Result<(tokio::tas
     Ok((tokio::spawn(async move { drop(axum::serve(listener, app).await) }), url))
 }
 
-const SOCKETS: usize = 10_000;
+pub(crate) const SOCKETS: usize = 10_000;
 
 pub(crate) async fn sockets(report: &mut Report, solely: &Path) -> Result<()> {
     let gate = Arc::new(tokio::sync::Semaphore::new(0));
@@ -430,8 +430,9 @@ pub(crate) async fn sockets(report: &mut Report, solely: &Path) -> Result<()> {
         client.post(format!("{}/v1/enrich", server.base())).body(place.to_string()).send().await?;
         let before = server.memory_mib()?;
         let mut open = Vec::with_capacity(SOCKETS);
+        let topic = format!(r#""channel":"search","requestId":"{request}""#);
         for _ in 0..SOCKETS / 100 {
-            open.extend(try_join_all((0..100).map(|_| subscribed(address, round, &request))).await?);
+            open.extend(try_join_all((0..100).map(|_| subscribed(address, round, &topic))).await?);
         }
         memory.push((server.memory_mib()? - before) * 1_024.0 / f64::from(u32::try_from(SOCKETS)?));
         let heard = open.into_iter().map(|socket| tokio::spawn(patch(socket)));
@@ -455,7 +456,7 @@ pub(crate) async fn sockets(report: &mut Report, solely: &Path) -> Result<()> {
 
 /// A socket that has subscribed, without more on this side than it takes.
 /// Each round has an address of its own: the ports of one that has ended are not free at once.
-async fn subscribed(address: SocketAddr, round: u8, request: &str) -> Result<TcpStream> {
+pub(crate) async fn subscribed(address: SocketAddr, round: u8, topic: &str) -> Result<TcpStream> {
     let socket = TcpSocket::new_v4()?;
     socket.bind(SocketAddr::from(([127, 0, 0, 2 + round], 0)))?;
     let mut stream = socket.connect(address).await?;
@@ -468,7 +469,7 @@ async fn subscribed(address: SocketAddr, round: u8, request: &str) -> Result<Tcp
             bail!("the server has hung up: {}", String::from_utf8_lossy(&head));
         }
     }
-    let said = format!(r#"{{"v":1,"type":"subscribe","channel":"search","requestId":"{request}"}}"#);
+    let said = format!(r#"{{"v":1,"type":"subscribe",{topic}}}"#);
     let mut frame = vec![0x81, 0x80 | u8::try_from(said.len())?, 0, 0, 0, 0];
     frame.extend_from_slice(said.as_bytes());
     stream.write_all(&frame).await?;
@@ -477,7 +478,7 @@ async fn subscribed(address: SocketAddr, round: u8, request: &str) -> Result<Tcp
 }
 
 /// The next text; pings are passed over. Messages are short, and come one at a time.
-async fn text(stream: &mut TcpStream) -> Result<String> {
+pub(crate) async fn text(stream: &mut TcpStream) -> Result<String> {
     let mut buffer = [0; 2_048];
     loop {
         let length = stream.read(&mut buffer).await?;

@@ -16,6 +16,7 @@ mod products;
 mod report;
 mod reserve;
 mod start;
+mod watchers;
 
 use std::path::PathBuf;
 
@@ -31,7 +32,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 /// Measures solely beside the limits of what it stands on.
 #[derive(Parser)]
 struct Args {
-    /// What to measure: jobs, leases, feeds, million, enrich-http, enrich-redis, enrich-misses, sockets, products, reserve, start. Everything if none is named.
+    /// What to measure: jobs, leases, feeds, million, enrich-http, enrich-redis, enrich-misses, sockets, products, reserve, watchers, start. Everything if none is named.
     names: Vec<String>,
     /// Fewer, shorter rounds: a look, not a measurement.
     #[arg(long)]
@@ -101,6 +102,10 @@ fn main() -> Result<()> {
     }
     if wanted("reserve") {
         runtime.block_on(reserve::run(&mut report, scale, args.solely.as_deref()))?;
+    }
+    if wanted("watchers") {
+        let solely = enrich::binary(args.solely.as_deref())?;
+        runtime.block_on(watchers::run(&mut report, scale, &solely))?;
     }
     if wanted("start") {
         runtime.block_on(start::run(&mut report, scale, args.solely.as_deref()))?;

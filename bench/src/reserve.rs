@@ -351,32 +351,36 @@ async fn through_http(report: &mut Report, scale: Scale, solely: &Path) -> Resul
     let _bare = bare;
     let (mut of_bare, mut of_solely) = (vec![], vec![]);
     for _ in 0..scale.rounds {
-        let server = Server::start_with(
-            solely,
-            tempfile::tempdir()?,
-            solely_testing::free_port(),
-            &[("RUST_LOG", "warn")],
-        )?;
-        server.until_ready().await?;
-        let client =
-            solely_core::upstream::http::builder(solely_core::upstream::http::Tls::Nobody).build()?;
-        let post = async |path: &str, body: serde_json::Value| {
-            client.post(format!("{}{path}", server.base())).json(&body).send().await?.error_for_status()
-        };
-        post("/v1/merchants", json!({"id": "m1", "name": "Bakery"})).await?;
-        post("/v1/merchants/m1/box-types", json!({"id": "t1", "name": "Box"})).await?;
-        let window = ("2026-01-01T00:00:00Z", "2099-01-01T00:00:00Z");
-        post("/v1/inventory", json!({"id": "box", "boxTypeId": "t1", "quantity": UNITS_MAX, "price": 450, "currency": "EUR", "pickupStart": window.0, "pickupEnd": window.1})).await?;
+        let server = stocked(solely).await?;
         of_bare.push(crate::enrich::posts_of(&address, "/", scale.operations, reservation).await?);
         let address = server.base().trim_start_matches("http://").to_owned();
-        of_solely.push(
-            crate::enrich::posts_of(&address, "/v1/reservations", scale.operations, reservation).await?,
-        );
+        of_solely.push(purchases(&address, scale.operations).await?);
     }
     report.add(BARE_HTTP, "requests/s", of_bare, Goal::None);
     let goal = Goal::AtLeast { mark: "B3", limit: BARE_HTTP, times: 0.25 };
     report.add("hot item through HTTP, SQLite", "reservations/s", of_solely, goal);
     Ok(())
+}
+
+/// A server with boxes enough.
+pub(crate) async fn stocked(solely: &Path) -> Result<Server> {
+    let (folder, free) = (tempfile::tempdir()?, solely_testing::free_port());
+    let server = Server::start_with(solely, folder, free, &[("RUST_LOG", "warn")])?;
+    server.until_ready().await?;
+    let client = solely_core::upstream::http::builder(solely_core::upstream::http::Tls::Nobody).build()?;
+    let post = async |path: &str, body: serde_json::Value| {
+        client.post(format!("{}{path}", server.base())).json(&body).send().await?.error_for_status()
+    };
+    post("/v1/merchants", json!({"id": "m1", "name": "Bakery"})).await?;
+    post("/v1/merchants/m1/box-types", json!({"id": "t1", "name": "Box"})).await?;
+    let window = ("2026-01-01T00:00:00Z", "2099-01-01T00:00:00Z");
+    post("/v1/inventory", json!({"id": "box", "boxTypeId": "t1", "quantity": UNITS_MAX, "price": 450, "currency": "EUR", "pickupStart": window.0, "pickupEnd": window.1})).await?;
+    Ok(server)
+}
+
+/// So many purchases through HTTP, each by another user; how many a second.
+pub(crate) async fn purchases(address: &str, purchases: usize) -> Result<f64> {
+    crate::enrich::posts_of(address, "/v1/reservations", purchases, reservation).await
 }
 
 /// The body of a purchase by another user.
