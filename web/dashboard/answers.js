@@ -83,7 +83,7 @@ function failure(events, job) {
 /** @param {any} entry @param {any} job @returns {string | Node} */
 function nextOfPlace(entry, job) {
   if (job) return nextOfJob(job);
-  if (entry?.expiresAt) return text('it is known; looked up again if asked for after ', until(entry.expiresAt));
+  if (entry?.expiresAt) return text('it is known; that ends ', until(entry.expiresAt), ', and whoever asks next has it looked up');
   return 'the next request has it looked up';
 }
 

@@ -93,7 +93,7 @@ function entryOf(provider, path, entry) {
       el('dt', {}, provider), el('dd', {}, badge(entry.status)),
       entry.url && [el('dt', {}, 'Link'), el('dd', {}, linkTo(entry.url))],
       entry.updatedAt && [el('dt', {}, 'Found out'), el('dd', {}, ago(entry.updatedAt))],
-      entry.expiresAt && [el('dt', {}, 'Known for'), el('dd', {}, until(entry.expiresAt))],
+      entry.expiresAt && [el('dt', {}, 'Ends'), el('dd', {}, until(entry.expiresAt))],
       entry.job && [el('dt', {}, 'Lookup'), el('dd', {}, explainLink(`job:${entry.job}`, 'under way'))]),
     forget);
 }
