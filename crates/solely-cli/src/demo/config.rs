@@ -20,6 +20,11 @@ pub(crate) fn of(listen: SocketAddr, folder: &Path, beside: &Beside) -> Config {
         plugins.insert(name.to_owned(), plugin(upstream));
     }
     config.feed.sources.insert("diamonds".to_owned(), source(beside));
+    // It may run for days: what is over is not kept for long.
+    config.retention.jobs = seconds(600);
+    config.retention.events = seconds(3_600);
+    config.retention.runs = seconds(3_600);
+    config.retention.dead_letters = seconds(1_800);
     config.reserve.hold_ttl = seconds(45);
     config.reserve.hold_ttl_min = seconds(15);
     config.reserve.hold_ttl_max = seconds(180);
