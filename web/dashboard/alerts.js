@@ -33,7 +33,7 @@ export const alerts = {
   show(main) {
     const list = el('div', { class: 'grid' });
     const none = empty('Alerts are being judged', 'They come with the next look, within a second.');
-    const holder = el('div');
+    const holder = el('div', { class: 'holder' });
     main.append(head('Alerts', 'Judged over five minutes and at least twenty samples. A refusal is not a failure: a box that is sold out fires nothing.'), holder);
     const keep = keyed(list, (/** @type {Alert} */ alert) => alert.name, make);
     return live.on('overview', (/** @type {import('./live.js').Overview} */ { alerts: seen }) => {

@@ -23,7 +23,7 @@ export const boxes = {
     let chosen = query.get('box');
     const list = el('div', { class: 'boxes' });
     const detail = el('div');
-    const holder = el('div');
+    const holder = el('div', { class: 'holder' });
     const none = empty('No box is on offer', 'A merchant puts boxes on offer with POST /v1/inventory: how many, for what price, in which pickup window.');
     const all = el('div', { class: 'stack' }, list, detail);
     main.append(head('Boxes', 'Held, paid, collected, cancelled, expired: never one too many sold, never one lost. At every moment original = free + held + paid + collected + withdrawn.'), holder);
@@ -129,7 +129,7 @@ function detailOf(box) {
   const path = `/v1/inventory/${encodeURIComponent(box.id)}`;
   const { node: rows, body } = table('Holds', ['Who', 'State', 'Amount', 'Until', '', '']);
   const none = empty('Nobody holds one', 'Holds appear as buyers reserve, and count down until they are paid or lapse.');
-  const holder = el('div');
+  const holder = el('div', { class: 'holder' });
   const keep = keyed(body, (/** @type {Hold} */ hold) => hold.id, holdRow);
   const line = waitingList(box.id);
   const add = action('Add 5 boxes', async () => {

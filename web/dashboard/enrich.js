@@ -144,7 +144,8 @@ function askCard(open) {
 function recentCard() {
   const { node: rows, body } = table('Lookups of late', ['Place', 'State', 'Attempts', 'Changed']);
   const none = empty('No lookup yet', 'A place that is asked for and not known is looked up once, and is shown here.');
-  const holder = el('div');
+  const nobody = empty('No provider is enabled', 'A section [enrich.providers.wolt] of solely.toml with enabled = true and a finder\'s url has places looked up.');
+  const holder = el('div', { class: 'holder' });
   const title = el('h2', {}, 'Lookups of late');
   let asked = 0;
   const keep = keyed(body, (/** @type {Job} */ job) => job.id, (job) => {
@@ -163,9 +164,10 @@ function recentCard() {
   return {
     node: el('section', { class: 'card stack' }, title, holder),
     async look() {
-      if (Date.now() - asked < 1500 || document.hidden) return;
-      asked = Date.now();
       const names = providers();
+      if (names.length === 0 && live.latest('overview')) either(holder, false, rows, nobody);
+      if (Date.now() - asked < 1500 || document.hidden || names.length === 0) return;
+      asked = Date.now();
       const pages = await Promise.all(names.map((name) => get(`/v1/jobs?${new URLSearchParams({ queue: `enrich:${name}`, limit: '20' })}`).catch(() => ({ items: [] }))));
       /** @type {Job[]} */
       const items = pages.flatMap((page) => page.items);

@@ -53,7 +53,7 @@ function factsOf(t) {
 function queueCard() {
   const { node: rows, body } = table('Queues', ['Queue', 'Waiting', 'Running', 'Dead', 'Oldest', 'State', '']);
   const none = empty('No queue has anything to do', 'A queue appears with its first job.');
-  const holder = el('div');
+  const holder = el('div', { class: 'holder' });
   const keep = keyed(body, (/** @type {Queue} */ queue) => queue.name, queueRow);
   return {
     node: card('Queues', holder),
@@ -100,7 +100,7 @@ function queueRow(queue) {
 function deadCard() {
   const { node: rows, body } = table('Dead letters', ['Job', 'Queue', 'Error', 'Attempts', 'Died', '']);
   const none = empty('No dead letters', 'A job whose attempts are spent, or that can never work, would wait here to be redriven.');
-  const holder = el('div');
+  const holder = el('div', { class: 'holder' });
   const all = action('Redrive all', async () => {
     const { redriven, superseded } = await post('/v1/dead-letters/redrive');
     return `${count(redriven, 'job')} brought back${superseded ? `, ${superseded} closed: newer jobs have their keys` : ''}.`;
@@ -150,7 +150,7 @@ function recentCard(query) {
   let wanted = query.get('queue') ?? '';
   const { node: rows, body } = table('Jobs, newest first', ['Job', 'Queue', 'State', 'Attempts', 'Changed']);
   const none = empty('No such job', 'Completed jobs are pruned after their retention; other filters may find more.');
-  const holder = el('div');
+  const holder = el('div', { class: 'holder' });
   const keep = keyed(body, (/** @type {Job} */ job) => job.id, jobRow);
   let asked = 0;
 

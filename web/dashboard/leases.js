@@ -17,7 +17,7 @@ export const leases = {
   show(main) {
     const { node: rows, body } = table('Keys that are held', ['Key', 'Owner', 'Fence', 'Ends', 'Waiting']);
     const none = empty('Nothing is held', 'A lease is taken with POST /v1/leases: one owner, an end, and a fence that only grows.');
-    const holder = el('div');
+    const holder = el('div', { class: 'holder' });
     main.append(head('Leases', 'A named right with an end. Whoever asks for one that is held is told by whom and until when, or waits; the fence lets what it protects refuse a holder that was paused past its end.'),
       card('', holder));
     const keep = keyed(body, (/** @type {Lease} */ lease) => lease.key, make);

@@ -152,7 +152,7 @@ function systemCard(system) {
 function queueTable() {
   const { node: rows, body } = table('Queues', ['Queue', 'Waiting', 'Running', 'Dead', 'Oldest'], 'compact');
   const none = empty('No queue has anything to do', 'Queues appear with the first job: a place that is looked up, a page that is fetched.');
-  const holder = el('div');
+  const holder = el('div', { class: 'holder' });
   /** @param {Queue} queue */
   const make = (queue) => {
     const [ready, running, dead, oldest] = ['Waiting', 'Running', 'Dead', 'Oldest'].map((column) => cell(column));
@@ -180,7 +180,7 @@ function queueTable() {
 function upstreamTable() {
   const { node: rows, body } = table('Upstreams', ['Upstream', 'State', 'Calls', 'Failed'], 'compact');
   const none = empty('No upstream is configured', 'Providers, plugins and sources are sections of solely.toml.');
-  const holder = el('div');
+  const holder = el('div', { class: 'holder' });
   /** @param {Upstream} upstream */
   const make = (upstream) => {
     const state = badge(upstream.state);

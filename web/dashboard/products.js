@@ -52,7 +52,7 @@ export const products = {
 function pluginCard() {
   const { node: rows, body } = table('Plugins', ['Plugin', 'State', 'Calls', 'Failed', 'Under way']);
   const none = empty('No plugin is configured', 'Add [products.plugins.NAME] to solely.toml.');
-  const holder = el('div');
+  const holder = el('div', { class: 'holder' });
   const keep = keyed(body, (/** @type {Upstream} */ one) => one.name, (one) => {
     const state = badge(one.state);
     const [calls, failed, busy] = [cell('Calls'), cell('Failed'), cell('Under way')];
@@ -79,7 +79,7 @@ function pluginCard() {
 function refreshCard() {
   const { node: rows, body } = table('Refreshes of late', ['Catalogue', 'State', 'Attempts', 'Changed']);
   const none = empty('No refresh yet', 'The first search that finds a stale catalogue queues one, and is answered without waiting for it.');
-  const holder = el('div');
+  const holder = el('div', { class: 'holder' });
   let asked = 0;
   const keep = keyed(body, (/** @type {Job} */ job) => job.id, (job) => {
     const state = badge(job.state);

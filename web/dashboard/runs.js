@@ -25,7 +25,8 @@ export const runs = {
     const list = el('div', { class: 'run-list' });
     const detail = el('div');
     const none = empty('No run yet', 'A run copies a source page by page. Start one above, or with solely runs start.');
-    const holder = el('div');
+    const nowhere = empty('No source is configured', 'A section [feed.sources.NAME] of solely.toml names one; solely sandbox has one to try.');
+    const holder = el('div', { class: 'holder' });
     const shown = el('div', { class: 'split' }, detail, card('Runs', list));
     main.append(head('Runs', 'A source copied one page per message: the page, its progress and the next message are one transaction, so a worker may die at any moment.', starts), holder);
 
@@ -58,7 +59,7 @@ export const runs = {
         if (older) known = [...items, older];
       }
       showStarts(starts, sources, items);
-      either(holder, items.length > 0, shown, none);
+      either(holder, items.length > 0, shown, sources.length > 0 ? none : nowhere);
       draw();
     });
   },

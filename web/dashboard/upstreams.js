@@ -36,7 +36,7 @@ export const upstreams = {
   show(main) {
     const list = el('div', { class: 'grid' });
     const none = empty('No upstream is configured', 'Add a provider, a plugin or a source to solely.toml; solely.sample.toml has every setting.');
-    const holder = el('div');
+    const holder = el('div', { class: 'holder' });
     main.append(head('Upstreams', 'Each provider, plugin and source has a budget: a timeout, so many calls at once, a rate that all servers share, a breaker, and a pause that ends by itself.'), holder);
     const keep = keyed(list, (/** @type {Upstream} */ one) => `${one.kind} ${one.name}`, make);
     return live.on('overview', (/** @type {import('./live.js').Overview} */ { upstreams: seen }) => {

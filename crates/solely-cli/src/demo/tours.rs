@@ -11,17 +11,23 @@ use super::{Town, between, favourite};
 const WORDS: [&str; 6] = ["", "kayak", "tour", "city", "evening", "walk"];
 const TRAVELLERS: [&str; 5] = ["ada", "grace", "linus", "margaret", "barbara"];
 
-/// They search until the day is over.
+/// They search until the day is over. The first of them look at everything.
 pub(super) async fn travellers(town: &Town) {
+    tokio::join!(search(town, "tours", false), search(town, "boats", false));
     loop {
-        let (app, user) = (favourite(&["tours", "tours", "boats"]), favourite(&TRAVELLERS));
+        let app = favourite(&["tours", "tours", "boats"]);
         // Some insist on boats of this minute, also on days on which there are none: the breaker opens.
         let insists = app == "boats" && rand::random::<u32>().is_multiple_of(3);
-        let words = json!({"searchInput": favourite(&WORDS)});
-        let search = json!({"appKey": app, "userId": user, "forceRefresh": insists, "payload": words});
-        town.post("/v1/products/search", search).await;
+        search(town, app, insists).await;
         tokio::time::sleep(between(120, 320)).await;
     }
+}
+
+async fn search(town: &Town, app: &str, insists: bool) {
+    let words = json!({"searchInput": favourite(&WORDS)});
+    let user = favourite(&TRAVELLERS);
+    let search = json!({"appKey": app, "userId": user, "forceRefresh": insists, "payload": words});
+    town.post("/v1/products/search", search).await;
 }
 
 /// The boats answer for a while, and then they do not.
