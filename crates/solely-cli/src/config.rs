@@ -4,12 +4,12 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::Path;
-use std::time::Duration;
 
 use figment::providers::{Env, Format as _, Serialized, Toml};
 use figment::value::{Dict, Map, Value};
 use figment::{Figment, Metadata, Profile, Provider};
 use solely_core::config::{AuthMode, Config, PluginConfig, ProviderConfig, SourceConfig};
+use solely_core::systems::{self, Own};
 
 use crate::commands::Failed;
 
@@ -95,30 +95,8 @@ fn check(config: &Config) -> Result<(), Failed> {
     if let Some(problem) = crate::redis::problem(&config.redis) {
         return Err(Failed::Config(problem));
     }
-    let ttl = config.enrich.request_ttl.0;
-    if ttl < Duration::from_millis(100) || ttl > Duration::from_secs(86_400) {
-        return Err(Failed::Config("`enrich.request_ttl` is 100ms to 1d".to_owned()));
-    }
-    if let Some((key, problem)) = config.reserve.problem() {
-        return Err(Failed::Config(format!("`reserve.{key}` {problem}")));
-    }
-    let providers =
-        config.enrich.providers.iter().map(|(name, provider)| ("enrich.providers", name, provider.problem()));
-    let sources = config.feed.sources.iter().map(|(name, source)| ("feed.sources", name, source.problem()));
-    let plugins =
-        config.products.plugins.iter().map(|(name, plugin)| ("products.plugins", name, plugin.problem()));
-    for (section, name, problem) in providers.chain(sources).chain(plugins) {
-        let named = !name.is_empty()
-            && name.len() <= NAME_BYTES_MAX
-            && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.'));
-        if !named {
-            return Err(Failed::Config(format!(
-                "`{section}.{name}`: a name has 1 to {NAME_BYTES_MAX} letters, digits, `-`, `_` and `.`"
-            )));
-        }
-        if let Some((key, problem)) = problem {
-            return Err(Failed::Config(format!("`{section}.{name}.{key}` {problem}")));
-        }
+    if let Some(problem) = systems::problem(config, &Own::default()) {
+        return Err(Failed::Config(problem));
     }
     if config.store.max_connections < 3 {
         return Err(Failed::Config("`store.max_connections` is at least 3".to_owned()));
@@ -131,9 +109,6 @@ fn check(config: &Config) -> Result<(), Failed> {
     }
     Ok(())
 }
-
-/// Bytes of a provider's or a source's name.
-const NAME_BYTES_MAX: usize = 64;
 
 /// A shorter one could be found by trying.
 const JWT_SECRET_BYTES_MIN: usize = 16;

@@ -385,7 +385,6 @@ impl ProviderConfig {
 
     /// What is wrong with it, if anything is: the key, and why.
     pub fn problem(&self) -> Option<(&'static str, String)> {
-        let day = 24 * 3_600;
         let known = self.finder_url().starts_with("http://") || self.finder_url().starts_with("https://");
         let searches = matches!(self.finder, FinderKind::Brave | FinderKind::GoogleCse);
         let wants = |key: &'static str, value: &str| {
@@ -395,9 +394,6 @@ impl ProviderConfig {
             (self.enabled && self.hosts.is_empty())
                 .then(|| ("hosts", "says which site is searched".to_owned()))
         };
-        let wrong_host = |host: &String| {
-            host.is_empty() || !host.bytes().all(|byte| byte.is_ascii_alphanumeric() || b".-".contains(&byte))
-        };
         (self.enabled && !known)
             .then(|| ("url", "is a URL that begins with http:// or https://".to_owned()))
             .or_else(|| if searches { wants("api_key", &self.api_key) } else { None })
@@ -405,9 +401,18 @@ impl ProviderConfig {
                 if self.finder == FinderKind::GoogleCse { wants("engine_id", &self.engine_id) } else { None }
             })
             .or_else(|| if searches { no_hosts() } else { None })
-            .or_else(|| {
-                self.hosts.iter().any(wrong_host).then(|| ("hosts", "are names such as wolt.com".to_owned()))
-            })
+            .or_else(|| self.limits_problem())
+    }
+
+    /// What is wrong with how it is used, whoever finds the links.
+    pub fn limits_problem(&self) -> Option<(&'static str, String)> {
+        let day = 24 * 3_600;
+        let wrong_host = |host: &String| {
+            host.is_empty() || !host.bytes().all(|byte| byte.is_ascii_alphanumeric() || b".-".contains(&byte))
+        };
+        let wrong = self.hosts.iter().any(wrong_host);
+        wrong
+            .then(|| ("hosts", "are names such as wolt.com".to_owned()))
             .or_else(|| span_within("found_ttl", self.found_ttl, 366 * day))
             .or_else(|| span_within("not_found_ttl", self.not_found_ttl, 366 * day))
             .or_else(|| span_within("failed_ttl", self.failed_ttl, 366 * day))
@@ -511,18 +516,21 @@ impl Default for PluginConfig {
 impl PluginConfig {
     /// What is wrong with it, if anything is: the key, and why.
     pub fn problem(&self) -> Option<(&'static str, String)> {
-        let day = 24 * 3_600;
         let known = self.url.starts_with("http://") || self.url.starts_with("https://");
+        (!known)
+            .then(|| ("url", "is a URL that begins with http:// or https://".to_owned()))
+            .or_else(|| self.limits_problem())
+    }
+
+    /// What is wrong with how it is used, whoever has the products.
+    pub fn limits_problem(&self) -> Option<(&'static str, String)> {
+        let day = 24 * 3_600;
         let wrong = |operation: &String| {
             operation.is_empty()
                 || !operation.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte))
         };
-        (!known)
-            .then(|| ("url", "is a URL that begins with http:// or https://".to_owned()))
-            .or_else(|| {
-                let none = self.operations.is_empty() || self.operations.iter().any(wrong);
-                none.then(|| ("operations", "are names such as searchProducts".to_owned()))
-            })
+        let none = self.operations.is_empty() || self.operations.iter().any(wrong);
+        none.then(|| ("operations", "are names such as searchProducts".to_owned()))
             .or_else(|| span_within("ttr", self.ttr, 366 * day))
             .or_else(|| span_within("ttl", self.ttl, 366 * day))
             .or_else(|| span_within("lock_ttl", self.lock_ttl, day))
@@ -644,12 +652,21 @@ impl SourceConfig {
 
     /// What is wrong with it, if anything is: the key, and why.
     pub fn problem(&self) -> Option<(&'static str, String)> {
-        let (within, time) = (number_within, span_within);
-        let day = 24 * 3_600;
         let known = self.url.starts_with("http://") || self.url.starts_with("https://");
         (!known)
             .then(|| ("url", "is a URL that begins with http:// or https://".to_owned()))
-            .or_else(|| within("page_limit", self.page_limit.into(), 1, self.page_max().into()))
+            .or_else(|| self.limits_problem())
+            .or_else(|| {
+                let wrong = self.kind == SourceKind::Nivoda && self.username.is_empty();
+                wrong.then(|| ("username", "is needed for Nivoda".to_owned()))
+            })
+    }
+
+    /// What is wrong with how it is copied, whatever it speaks.
+    pub fn limits_problem(&self) -> Option<(&'static str, String)> {
+        let (within, time) = (number_within, span_within);
+        let day = 24 * 3_600;
+        within("page_limit", self.page_limit.into(), 1, self.page_max().into())
             .or_else(|| {
                 let wrong = self.page_overlap >= self.page_limit;
                 wrong.then(|| ("page_overlap", "is less than `page_limit`".to_owned()))
@@ -675,10 +692,6 @@ impl SourceConfig {
             .or_else(|| time("lock_duration", self.lock_duration, day))
             .or_else(|| time("stuck_after", self.stuck_after, 30 * day))
             .or_else(|| self.every.and_then(|every| time("every", every, 366 * day)))
-            .or_else(|| {
-                let wrong = self.kind == SourceKind::Nivoda && self.username.is_empty();
-                wrong.then(|| ("username", "is needed for Nivoda".to_owned()))
-            })
     }
 }
 

@@ -14,6 +14,7 @@
 //! | [`products`] | catalogues of slow plugins, fetched once | the entry, by the fence of the flight |
 //! | [`reserve`] | boxes held, paid, collected, given back | the inventory's row, under the merchant's lock |
 //! | [`feed`] | a paginated source copied one page per message | the partition's row |
+//! | [`systems`] | all of them in one process, put together and set to work | |
 //! | [`commit`] | claim → effect → settle as one value, one transaction | the engine |
 //!
 //! There is no SQL and no HTTP server here. A store is whatever implements [`store::Store`];
@@ -46,6 +47,7 @@ pub mod products;
 pub mod queue;
 pub mod reserve;
 pub mod store;
+pub mod systems;
 pub mod upkeep;
 pub mod upstream;
 pub mod worker;

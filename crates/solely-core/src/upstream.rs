@@ -182,6 +182,23 @@ pub struct CallFailed<E> {
     pub retry_after: Option<Duration>,
 }
 
+impl CallFailed<UpstreamError> {
+    /// It may work later, and the upstream is to blame.
+    pub fn transient(why: impl Into<String>) -> Self {
+        Self { error: UpstreamError::Transient(why.into()), blame: true, retry_after: None }
+    }
+
+    /// It asked to be left alone for so long: everyone does, in every process.
+    pub fn throttled(why: impl Into<String>, retry_after: Duration) -> Self {
+        Self { error: UpstreamError::Throttled(why.into()), blame: false, retry_after: Some(retry_after) }
+    }
+
+    /// It will never work like this, and the upstream is not to blame.
+    pub fn permanent(why: impl Into<String>) -> Self {
+        Self { error: UpstreamError::Permanent(why.into()), blame: false, retry_after: None }
+    }
+}
+
 /// What went wrong at an upstream.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum UpstreamError {

@@ -94,6 +94,17 @@ impl Provider {
         client: &HttpClient,
         store: &Arc<dyn Store>,
     ) -> Self {
+        Self::of(name, config, request_ttl, finder::configured(config, client), store)
+    }
+
+    /// The same, with a finder of one's own.
+    pub fn of(
+        name: &str,
+        config: &ProviderConfig,
+        request_ttl: Duration,
+        finder: Arc<dyn Finder>,
+        store: &Arc<dyn Store>,
+    ) -> Self {
         let upstream = UpstreamLimits {
             name: name.to_owned(),
             kind: UpstreamKind::Provider,
@@ -106,7 +117,7 @@ impl Provider {
             name: name.to_owned(),
             settings: ProviderSettings::of(config, request_ttl),
             upstream: Arc::new(Upstream::new(upstream, store.clone())),
-            finder: finder::configured(config, client),
+            finder,
         }
     }
 }

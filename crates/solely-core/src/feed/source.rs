@@ -77,6 +77,11 @@ impl FeedSource {
                 Arc::new(nivoda::NivodaSource::new(client, url, name, password))
             }
         };
+        Self::of(name, config, source, store)
+    }
+
+    /// The same, with a source of one's own.
+    pub fn of(name: &str, config: &SourceConfig, source: Arc<dyn Source>, store: &Arc<dyn Store>) -> Self {
         let limits = UpstreamLimits {
             name: name.to_owned(),
             kind: UpstreamKind::Source,

@@ -58,6 +58,17 @@ impl App {
         store: &Arc<dyn Store>,
         metrics: &Metrics,
     ) -> Self {
+        Self::of(name, config, plugin::configured(config, client), store, metrics)
+    }
+
+    /// The same, with a plugin of one's own.
+    pub fn of(
+        name: &str,
+        config: &PluginConfig,
+        plugin: Arc<dyn Plugin>,
+        store: &Arc<dyn Store>,
+        metrics: &Metrics,
+    ) -> Self {
         let upstream = UpstreamLimits {
             name: name.to_owned(),
             kind: UpstreamKind::Plugin,
@@ -84,7 +95,7 @@ impl App {
             name: name.to_owned(),
             settings,
             upstream: Arc::new(Upstream::new(upstream, store.clone())),
-            plugin: plugin::configured(config, client),
+            plugin,
             counted: metrics.app(name),
         }
     }

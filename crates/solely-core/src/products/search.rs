@@ -22,6 +22,7 @@ use crate::job::{Enqueued, NewJob, Window};
 use crate::json::Json;
 
 /// What is searched for.
+#[derive(Clone, Default)]
 pub struct Search {
     /// With which operation; none: the app's first.
     pub operation: Option<String>,
