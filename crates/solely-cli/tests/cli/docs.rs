@@ -102,7 +102,8 @@ fn every_link_leads_somewhere() {
 fn every_configuration_is_valid() {
     let (folder, mut seen) = (TempDir::new().expect("a folder"), 0);
     for document in documents() {
-        for block in parts(&read(&document)).1.iter().filter(|block| block.language == "toml") {
+        let ours = |block: &&Block| block.language == "toml" && !block.text.starts_with("[dependencies]");
+        for block in parts(&read(&document)).1.iter().filter(ours) {
             std::fs::write(folder.path().join("shown.toml"), &block.text).expect("is written");
             let output =
                 solely(folder.path()).args(["config", "--config", "shown.toml"]).output().expect("runs");
