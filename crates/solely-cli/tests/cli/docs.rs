@@ -129,6 +129,22 @@ fn every_json_is_json() {
     assert!(seen >= 5, "{seen} blocks");
 }
 
+/// `cargo xtask …` in the documents is a task that there is.
+#[test]
+fn tasks_of_the_repository_exist() {
+    let (source, mut seen) = (read("xtask/src/main.rs"), 0);
+    let tasks = source.split_once("enum Task {").expect("tasks").1.to_lowercase();
+    for document in documents() {
+        for rest in read(&document).split("cargo xtask ").skip(1) {
+            let task: String = rest.chars().take_while(char::is_ascii_lowercase).collect();
+            let is_named = |end: &str| tasks.contains(&format!("\n    {task}{end}"));
+            assert!(is_named(",") || is_named(" {"), "{document}: cargo xtask {task}");
+            seen += 1;
+        }
+    }
+    assert!(seen >= 10, "{seen} tasks");
+}
+
 /// A trait that a document quotes is the one that there is.
 #[test]
 fn quoted_traits_are_as_they_are() {
@@ -405,9 +421,9 @@ async fn the_finder_of_the_document_finds() {
         let deadline = Instant::now() + Duration::from_secs(30);
         loop {
             let answer = stage.get("/v1/enrich/req-1").await;
-            let state = &answer["results"][0]["providers"]["menus"];
-            if state["status"] == "FOUND" {
-                assert!(state["url"].as_str().is_some_and(|url| url.contains("pizza-house")), "{state}");
+            let first = &answer["results"][0]["providers"]["menus"];
+            if first["status"] == "FOUND" {
+                assert!(first["url"].as_str().is_some_and(|url| url.contains("pizza-house")), "{first}");
                 let other = &answer["results"][1]["providers"]["menus"];
                 if other["status"] == "NOT_FOUND" {
                     return;
