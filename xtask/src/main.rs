@@ -1,4 +1,4 @@
-//! The repository's own commands: `cargo xtask setup | fmt | test | ci | web | bench | mutate | fuzz`.
+//! The repository's own commands: `cargo xtask setup | fmt | test | ci | web | api | bench | mutate | fuzz`.
 //!
 //! `ci` is exactly what runs before a change lands, and includes `test`; both install what they
 //! need if it is missing.
@@ -45,6 +45,8 @@ enum Task {
     },
     /// Run the tests of the dashboard in a real browser
     Web,
+    /// Write docs/API.md from what the server says of itself
+    Api,
     /// Make thousands of requests from the description of the routes
     Fuzz {
         /// Cases for each route
@@ -68,6 +70,7 @@ fn main() -> Result<()> {
         Task::Test { filter } => test(filter.as_deref()),
         Task::Ci => ci(),
         Task::Web => setup().and_then(|()| web::test(root())),
+        Task::Api => api(),
         Task::Mutate { filter } => mutate::mutate(root(), filter.as_deref().unwrap_or_default()),
         Task::Fuzz { cases } => fuzz::fuzz(root(), cases),
         Task::Bench { names, quick } => bench(&names, quick),
@@ -75,7 +78,7 @@ fn main() -> Result<()> {
 }
 
 /// Programs that tests start, and the Debian packages that bring them.
-const NEEDED: [(&str, &str); 8] = [
+const NEEDED: [(&str, &str); 10] = [
     ("strace", "strace"),
     ("postgres", "postgresql"),
     ("redis-server", "redis-server"),
@@ -84,6 +87,8 @@ const NEEDED: [(&str, &str); 8] = [
     ("chromium", "chromium"),
     ("node", "nodejs"),
     ("npm", "npm"),
+    ("promtool", "prometheus"),
+    ("python3", "python3"),
 ];
 
 fn setup() -> Result<()> {
@@ -141,6 +146,13 @@ fn test(filter: Option<&str>) -> Result<()> {
         fuzz::fuzz_if_possible(root(), FUZZ_CASES)?;
     }
     Ok(())
+}
+
+/// The test that compares the page with the server writes it when it is told to.
+fn api() -> Result<()> {
+    let name = "api::the_page_is_what_the_server_describes";
+    run(cargo(&["test", "--quiet", "--package", "solely-cli", "--test", "cli", "--", "--exact", name])
+        .env("SOLELY_UPDATE", "1"))
 }
 
 fn ci() -> Result<()> {

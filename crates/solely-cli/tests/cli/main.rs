@@ -1,9 +1,11 @@
 //! The binary as a user meets it: real processes, real sockets.
 
 mod access;
+mod api;
 mod bad_input;
 mod command;
 mod dashboard;
+mod docs;
 mod enrich;
 mod enrich_many;
 mod feed;
@@ -14,6 +16,7 @@ mod jobs;
 mod lifetime;
 mod matching;
 mod notify;
+mod ops;
 mod overload;
 mod products;
 mod products_many;

@@ -47,7 +47,7 @@ fn steps(document: &str) -> Vec<Step> {
 }
 
 /// Whether a text is what is shown, where `…` stands for anything.
-fn is_as_shown(text: &str, shown: &str) -> bool {
+pub(crate) fn is_as_shown(text: &str, shown: &str) -> bool {
     let mut parts = shown.split('…');
     let Some(mut rest) = text.strip_prefix(parts.next().unwrap_or_default()) else { return false };
     let mut parts = parts.peekable();
