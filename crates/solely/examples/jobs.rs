@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use solely::{
-    Backoff, Delivery, Done, Effect, EntryKey, Failure, Handler, Json, Lifetimes, NewJob, Overwrite, PutEntry,
-    QueueSpec, Solely, async_trait,
+    Backoff, Delivery, Done, Effect, EntryKey, Failure, Handler, Json, Lifetimes, NewJob, Overwrite,
+    PutEntry, QueueSpec, Solely, async_trait,
 };
 use tokio::sync::mpsc;
 

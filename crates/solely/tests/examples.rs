@@ -29,7 +29,8 @@ fn jobs() {
     let lines = run("jobs");
     assert_eq!(lines[0], "enqueued: Created");
     assert!(lines[1].starts_with("enqueued: Duplicate"), "{lines:?}");
-    let rest = ["cat.jpg: the disk is busy", "cat.jpg: a mail says that it is there", "cat.jpg: \"small cat.jpg\""];
+    let rest =
+        ["cat.jpg: the disk is busy", "cat.jpg: a mail says that it is there", "cat.jpg: \"small cat.jpg\""];
     assert_eq!(lines[2..], rest);
 }
 
