@@ -246,6 +246,10 @@ pub async fn no_offer_after_the_window(world: World) {
     shop.sweep(10).await;
     assert!(shop.offer_of("u3").await.is_none(), "the window has closed");
     assert_eq!(shop.joins("u4", "box").await, Err(Refusal::PickupWindowClosed));
+    assert_eq!(shop.line("box").await, [("u3".to_owned(), 1)]);
+    assert_eq!(shop.store.close_waits(10).await, Ok(1), "there is nothing left to wait for");
+    assert_eq!(shop.store.close_waits(10).await, Ok(0));
+    assert_eq!(shop.line("box").await, []);
     shop.adds_up().await;
 }
 

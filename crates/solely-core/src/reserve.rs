@@ -141,6 +141,9 @@ pub trait ReserveStore: Send + Sync {
     /// Those who wait for an inventory or have an offer, in their order, each with its ordinal; judged by the clock.
     async fn waitlist(&self, filter: WaitFilter) -> Result<Vec<(u64, WaitView)>, StoreError>;
 
+    /// Ends the wait of those whose pickup window has closed: nothing will be offered to them. How many, of at most `limit`.
+    async fn close_waits(&self, limit: u32) -> Result<u64, StoreError>;
+
     /// What was told of the latest [`LATEST`] reservations of each of these users, each with its events, of which there are at most
     /// `limit`, the latest.
     async fn told_to(&self, users: Vec<String>, limit: u32) -> Result<Vec<ToldTo>, StoreError>;

@@ -142,6 +142,10 @@ impl ReserveStore for PostgresStore {
         waitlist::list(self, &filter).await
     }
 
+    async fn close_waits(&self, limit: u32) -> Result<u64, StoreError> {
+        waitlist::close(self, limit).await
+    }
+
     async fn told_to(&self, users: Vec<String>, limit: u32) -> Result<Vec<ToldTo>, StoreError> {
         let sql = format!(
             "SELECT {}, now_ms, {}

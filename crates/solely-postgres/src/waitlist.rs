@@ -193,6 +193,24 @@ pub(crate) fn insertion(books: &Books) -> Option<Write<'_>> {
     })
 }
 
+/// Ends the wait of those whose window has closed. Most of the time there are none, and nothing is written.
+pub(crate) async fn close(store: &PostgresStore, limit: u32) -> Result<u64, StoreError> {
+    let found = store
+        .read(
+            "UPDATE waitlist SET status = 4
+              WHERE status = 0
+                AND id IN (SELECT w.id FROM waitlist AS w
+                            CROSS JOIN LATERAL (SELECT pickup_end FROM inventory AS i
+                                                 WHERE i.id = w.inventory_id LIMIT 1) AS i
+                            WHERE w.status <= 1 AND w.status = 0 AND i.pickup_end <= solely_now($1)
+                            LIMIT $2)
+             RETURNING 1",
+            &[&store.work.clock.offset_ms(), &i64::from(limit)],
+        )
+        .await?;
+    Ok(found.len() as u64)
+}
+
 /// A page of a waiting list. An offer whose time is over is not in it any more.
 pub(crate) async fn list(
     store: &PostgresStore,

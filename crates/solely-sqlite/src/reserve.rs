@@ -71,6 +71,15 @@ impl ReserveStore for SqliteStore {
         self.read(move |conn| waitlist::list(conn, now, &filter)).await
     }
 
+    async fn close_waits(&self, limit: u32) -> Result<u64, StoreError> {
+        let now = self.writer.now();
+        // Most of the time there is nothing to write, and nothing is.
+        if self.read(move |conn| waitlist::any_over(conn, now)).await? {
+            return self.writer.run("reserve", move |tx| waitlist::close(tx, limit)).await;
+        }
+        Ok(0)
+    }
+
     async fn told_to(&self, users: Vec<String>, limit: u32) -> Result<Vec<ToldTo>, StoreError> {
         let now = self.writer.now();
         self.read(move |conn| told_to(conn, now, &users, limit)).await

@@ -171,6 +171,24 @@ pub(crate) fn write(tx: &Tx<'_>, books: &Books) -> Result<(), Error> {
     Ok(())
 }
 
+/// Entries that wait for an inventory whose window has closed.
+const OVER: &str = "FROM waitlist AS w INDEXED BY waitlist_line JOIN inventory AS i ON i.id = w.inventory_id
+          WHERE w.status <= 1 AND w.status = 0 AND i.pickup_end <= ?1";
+
+/// Whether anyone waits for what will never be offered.
+pub(crate) fn any_over(conn: &Connection, now: Timestamp) -> Result<bool, Error> {
+    let mut find = conn.prepare_cached(&format!("SELECT EXISTS (SELECT 1 {OVER})"))?;
+    find.query_row([now.as_millis()], |found| found.get(0))
+}
+
+/// Ends the wait of some of those.
+pub(crate) fn close(tx: &Tx<'_>, limit: u32) -> Result<u64, Error> {
+    let mut update = tx.conn.prepare_cached(&format!(
+        "UPDATE waitlist SET status = 4 WHERE id IN (SELECT w.id {OVER} LIMIT ?2)"
+    ))?;
+    update.execute(params![tx.now_ms(), limit]).map(|closed| closed as u64)
+}
+
 /// A page of a waiting list. An offer whose time is over is not in it any more.
 pub(crate) fn list(
     conn: &Connection,

@@ -242,6 +242,7 @@ impl Reserve {
         while stop.run_until_cancelled(ticks.tick()).await.is_some() {
             let round = async {
                 self.sweep().await?;
+                self.0.desk.store.close_waits(SWEEP_BATCH).await?;
                 self.compare().await
             };
             if let Some(Err(error)) = stop.run_until_cancelled(round).await {
