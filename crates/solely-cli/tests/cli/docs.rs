@@ -201,6 +201,12 @@ fn gather(folder: &Path, into: &mut String) {
     }
 }
 
+/// Waits until somebody answers, or at least listens, on a port; and how the script ends.
+const REACHED: &str = "trap 'wait; exit 0' TERM\n\
+    reached() { for _ in $(seq 600); do $2 2>/dev/null && return; sleep 0.05; done; echo \"nobody on $1\" >&2; exit 1; }\n\
+    listens() { reached $1 \"bash -c :</dev/tcp/127.0.0.1/$1\"; }\n\
+    answers() { reached $1 \"curl -sf -o /dev/null 127.0.0.1:$1/readyz\"; }\n";
+
 /// A place where blocks are run: ports of its own, a folder of its own.
 struct Stage {
     folder: TempDir,
@@ -241,25 +247,25 @@ impl Stage {
     /// shown of it.
     async fn run(&self, block: &str, then: impl AsyncFnOnce(&Self)) -> Vec<Ran> {
         let (steps, mut script) = (steps(&self.here(block)), String::new());
-        script.push_str("reached() { for _ in $(seq 600); do (: </dev/tcp/127.0.0.1/$1) 2>/dev/null && return; sleep 0.05; done; echo \"nobody listens on $1\" >&2; exit 1; }\n");
+        script.push_str(REACHED);
         if !steps
             .iter()
             .any(|step| step.command.starts_with("solely serve") || step.command.starts_with("solely demo"))
         {
-            let _ = writeln!(script, "solely serve >/dev/null 2>serve.log &\nreached {}", self.ports[0]);
+            let _ = writeln!(script, "solely serve >/dev/null 2>serve.log &\nanswers {}", self.ports[0]);
         }
         for step in &steps {
             let command = &step.command;
             let _ = writeln!(script, "printf '\\036'");
             let beside = command.split(" #").next().expect("a command").trim_end().ends_with('&');
             if beside || command == "solely serve" || command == "solely demo" {
-                let port = match command {
-                    c if c.starts_with("solely sandbox") => self.ports[1],
-                    c if c.starts_with("python3") => self.ports[2],
-                    _ => self.ports[0],
+                let (there, port) = match command {
+                    c if c.starts_with("solely sandbox") => ("listens", self.ports[1]),
+                    c if c.starts_with("python3") => ("listens", self.ports[2]),
+                    _ => ("answers", self.ports[0]),
                 };
                 let command = command.split('&').next().expect("a command");
-                let _ = writeln!(script, "{command} >/dev/null 2>>beside.log &\nreached {port}");
+                let _ = writeln!(script, "{command} >/dev/null 2>>beside.log &\n{there} {port}");
             } else {
                 let _ = writeln!(script, "{command}\n[ $? = 0 ] || exit 1");
             }
@@ -304,12 +310,17 @@ impl Stage {
     }
 }
 
-/// The processes of a script, ended with it.
+/// The processes of a script, told to stop with it, so that each takes away what it made; then killed.
 struct Group(std::process::Child);
 
 impl Drop for Group {
     fn drop(&mut self) {
         let group = Pid::from_raw(i32::try_from(self.0.id()).expect("a pid"));
+        let _ = killpg(group, Signal::SIGTERM);
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while self.0.try_wait().is_ok_and(|ended| ended.is_none()) && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(10));
+        }
         let _ = killpg(group, Signal::SIGKILL);
         let _ = self.0.wait();
     }
