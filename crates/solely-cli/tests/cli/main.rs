@@ -28,6 +28,7 @@ mod secret;
 mod server;
 mod setting;
 mod socket;
+mod stage;
 mod torture;
 mod waitlist;
 mod walk;
