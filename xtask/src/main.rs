@@ -78,7 +78,7 @@ fn main() -> Result<()> {
 }
 
 /// Programs that tests start, and the Debian packages that bring them.
-const NEEDED: [(&str, &str); 10] = [
+const NEEDED: [(&str, &str); 9] = [
     ("strace", "strace"),
     ("postgres", "postgresql"),
     ("redis-server", "redis-server"),
@@ -87,7 +87,6 @@ const NEEDED: [(&str, &str); 10] = [
     ("chromium", "chromium"),
     ("node", "nodejs"),
     ("npm", "npm"),
-    ("promtool", "prometheus"),
     ("python3", "python3"),
 ];
 

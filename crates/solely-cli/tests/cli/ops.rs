@@ -78,8 +78,8 @@ async fn whole_server() -> Server {
 #[tokio::test]
 async fn the_dashboard_and_the_rules_use_metrics_that_there_are() {
     let server = whole_server().await;
-    let served = server.send(Method::GET, "/metrics", None).await.text().await.expect("text");
-    let there: BTreeSet<String> = served
+    let metrics = server.send(Method::GET, "/metrics", None).await.text().await.expect("text");
+    let there: BTreeSet<String> = metrics
         .lines()
         .filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next().map(str::to_owned))
         .collect();
@@ -97,7 +97,7 @@ async fn the_dashboard_and_the_rules_use_metrics_that_there_are() {
                     line.starts_with(&format!("{metric}{{")) && line.contains(&format!("{label}=\"{value}\""))
                 };
                 assert!(
-                    served.lines().any(|line| has(&line)),
+                    metrics.lines().any(|line| has(&line)),
                     "{metric} has no {label}={value}: {expression}"
                 );
             }
@@ -164,6 +164,24 @@ fn promtool_agrees_with_the_rules() {
     check_with("promtool", &["check", "rules", "solely.rules.yml"], &folder);
     check_with("promtool", &["test", "rules", "solely.rules.test.yml"], &folder);
     check_with("promtool", &["check", "config", "--syntax-only", "prometheus.yml"], &folder);
+}
+
+/// Expressions of the dashboard are ones that Prometheus can read.
+#[test]
+fn promtool_agrees_with_the_dashboard() {
+    let dashboard: Value = serde_json::from_str(&read("ops/grafana/solely.json")).expect("JSON");
+    let expressions = expressions(&dashboard).into_iter().filter(|one| !one.starts_with("label_values"));
+    let rules: Vec<Value> = (1..)
+        .zip(expressions)
+        .map(|(n, expression)| {
+            let expression = expression.replace("$__rate_interval", "5m").replace("$job", ".*");
+            serde_json::json!({"record": format!("panel:{n}"), "expr": expression.replace("$instance", ".*")})
+        })
+        .collect();
+    let folder = TempDir::new().expect("a folder");
+    let groups = serde_json::json!({"groups": [{"name": "dashboard", "rules": rules}]});
+    std::fs::write(folder.path().join("rules.yml"), groups.to_string()).expect("is written");
+    check_with("promtool", &["check", "rules", "rules.yml"], folder.path());
 }
 
 #[test]
