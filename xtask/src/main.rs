@@ -155,6 +155,7 @@ fn api() -> Result<()> {
 }
 
 fn ci() -> Result<()> {
+    step("setup", setup)?;
     step("fmt", || fmt(true))?;
     step("clippy", || run(&mut cargo(&["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"])))?;
     step("docs", || {

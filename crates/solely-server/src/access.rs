@@ -8,10 +8,8 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use axum::extract::{MatchedPath, Request, State};
+use axum::extract::{MatchedPath, Request};
 use axum::http::{HeaderMap, Method, StatusCode, header};
-use axum::middleware::Next;
-use axum::response::{IntoResponse as _, Response};
 use solely_core::access::{Caller, KEY_PREFIX, Keys, Scope, UserTokens};
 use solely_core::{Clock, Store};
 use utoipa::openapi::{OpenApi, path::Operation};
@@ -166,31 +164,44 @@ fn unauthenticated(message: &str) -> ApiError {
 /// The path of the socket, the one route that takes a ticket.
 const SOCKET: &str = "/v1/ws";
 
-/// Lets a request through to its route if its caller may call it, and tells the route who it is.
-pub(crate) async fn layer(State(app): State<App>, mut request: Request, next: Next) -> Response {
-    let path = request.extensions().get::<MatchedPath>().map(|path| path.as_str().to_owned());
-    let method = if request.method() == Method::HEAD { Method::GET } else { request.method().clone() };
-    let rule = path.as_ref().and_then(|path| app.access.rules.get(&(method, path.clone())).copied());
-    let caller = match rule {
+/// What a request asks for, as far as access goes.
+pub(crate) struct Asked {
+    rule: Option<Rule>,
+    /// The ticket of one that opens a socket.
+    ticket: Option<String>,
+}
+
+impl Asked {
+    pub(crate) fn of(app: &App, request: &Request) -> Self {
+        let path = request.extensions().get::<MatchedPath>().map(|path| path.as_str().to_owned());
+        let method = if request.method() == Method::HEAD { Method::GET } else { request.method().clone() };
+        let ticket = path.as_deref().filter(|path| *path == SOCKET).and_then(|_| ticket(request));
+        let rule = path.and_then(|path| app.access.rules.get(&(method, path)).copied());
+        Self { rule, ticket }
+    }
+}
+
+/// Who asks, if that caller may have what it asks for.
+pub(crate) async fn caller(
+    app: &App,
+    asked: Asked,
+    method: &Method,
+    headers: &HeaderMap,
+) -> Result<Caller, ApiError> {
+    let rule = match asked.rule {
         // Nothing is behind it: an unknown route or method says so itself.
-        None | Some(Rule::Open) => Caller::Anyone,
-        Some(rule @ (Rule::Known | Rule::Needs(_) | Rule::NeedsOrUser(_))) => {
-            let ticket = path.filter(|path| path == SOCKET).and_then(|_| ticket(&request));
-            match app.access.caller(request.method(), request.headers(), ticket.as_deref()).await {
-                Ok(caller) => match rule {
-                    Rule::NeedsOrUser(_) if matches!(caller, Caller::User { .. }) => caller,
-                    Rule::Needs(needed) | Rule::NeedsOrUser(needed) if !caller.may(needed) => {
-                        let message = format!("This needs the scope `{needed}`.");
-                        return ApiError::new(StatusCode::FORBIDDEN, "FORBIDDEN", message).into_response();
-                    }
-                    _ => caller,
-                },
-                Err(error) => return error.into_response(),
-            }
-        }
+        None | Some(Rule::Open) => return Ok(Caller::Anyone),
+        Some(rule @ (Rule::Known | Rule::Needs(_) | Rule::NeedsOrUser(_))) => rule,
     };
-    request.extensions_mut().insert(caller);
-    next.run(request).await
+    let caller = app.access.caller(method, headers, asked.ticket.as_deref()).await?;
+    match rule {
+        Rule::NeedsOrUser(_) if matches!(caller, Caller::User { .. }) => Ok(caller),
+        Rule::Needs(needed) | Rule::NeedsOrUser(needed) if !caller.may(needed) => {
+            let message = format!("This needs the scope `{needed}`.");
+            Err(ApiError::new(StatusCode::FORBIDDEN, "FORBIDDEN", message))
+        }
+        _ => Ok(caller),
+    }
 }
 
 fn ticket(request: &Request) -> Option<String> {

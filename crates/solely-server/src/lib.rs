@@ -8,6 +8,7 @@
 mod access;
 mod error;
 mod extract;
+mod gate;
 mod limit;
 mod listen;
 mod live;

@@ -4,13 +4,11 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use axum::extract::{Request, State};
+use axum::extract::Request;
 use axum::http::StatusCode;
-use axum::middleware::Next;
-use axum::response::{IntoResponse as _, Response};
 use solely_core::access::Caller;
 use solely_core::limits;
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::Instant;
 
 use crate::App;
@@ -39,30 +37,28 @@ impl Load {
 /// Routes that an operator needs most when there is too much of everything.
 const ALWAYS: [&str; 3] = ["/healthz", "/readyz", "/metrics"];
 
-/// Refuses what is more than may be under way.
-pub(crate) async fn layer(State(app): State<App>, request: Request, next: Next) -> Response {
+/// A place for a request among those under way, while it is held; none where one is not needed.
+pub(crate) fn place<'a>(app: &'a App, request: &Request) -> Result<Option<SemaphorePermit<'a>>, ApiError> {
     if ALWAYS.contains(&request.uri().path()) {
-        return next.run(request).await;
+        return Ok(None);
     }
-    let Ok(_place) = app.load.requests.try_acquire() else {
+    app.load.requests.try_acquire().map(Some).map_err(|_| {
         let message = "There are as many requests under way as there may be.";
         let refused = ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "OVERLOADED", message);
-        return refused.retry_after(Duration::from_secs(1)).into_response();
-    };
-    next.run(request).await
+        refused.retry_after(Duration::from_secs(1))
+    })
 }
 
 /// Refuses a caller that asks more often than it may. Whoever is not known is not counted: there is
 /// no access control then, or the route is open.
-pub(crate) async fn rate_layer(State(app): State<App>, request: Request, next: Next) -> Response {
-    let caller = request.extensions().get::<Caller>().filter(|caller| **caller != Caller::Anyone);
-    let wait = caller.and_then(|caller| app.load.take(&caller.name(), Instant::now()));
-    if let Some(wait) = wait {
-        let message = format!("At most {} requests a second.", limits::CALLER_RATE);
-        let refused = ApiError::new(StatusCode::TOO_MANY_REQUESTS, "TOO_MANY_REQUESTS", message);
-        return refused.retry_after(wait).into_response();
+pub(crate) fn check_rate(app: &App, caller: &Caller) -> Result<(), ApiError> {
+    if *caller == Caller::Anyone {
+        return Ok(());
     }
-    next.run(request).await
+    let Some(wait) = app.load.take(&caller.name(), Instant::now()) else { return Ok(()) };
+    let message = format!("At most {} requests a second.", limits::CALLER_RATE);
+    let refused = ApiError::new(StatusCode::TOO_MANY_REQUESTS, "TOO_MANY_REQUESTS", message);
+    Err(refused.retry_after(wait))
 }
 
 impl Load {

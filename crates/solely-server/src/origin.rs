@@ -5,56 +5,71 @@
 //! there is one, is the server's own or one that the configuration names. With access control a
 //! foreign page has no key to send, and only the sockets' `Origin` matters, which is checked too.
 
-use axum::extract::{Request, State};
+use axum::extract::Request;
 use axum::http::header::{
     ACCESS_CONTROL_ALLOW_HEADERS, ACCESS_CONTROL_ALLOW_METHODS, ACCESS_CONTROL_ALLOW_ORIGIN,
     ACCESS_CONTROL_EXPOSE_HEADERS, ACCESS_CONTROL_MAX_AGE, ACCESS_CONTROL_REQUEST_METHOD, HOST, ORIGIN, VARY,
 };
 use axum::http::uri::Authority;
-use axum::http::{HeaderName, Method, StatusCode};
-use axum::middleware::Next;
+use axum::http::{HeaderName, HeaderValue, Method, StatusCode};
 use axum::response::{IntoResponse as _, Response};
 
 use crate::App;
 use crate::error::{ApiError, set};
 
-/// Refuses foreign hosts and origins, and answers browsers that ask first.
-pub(crate) async fn layer(State(app): State<App>, request: Request, next: Next) -> Response {
-    let host = text(&request, &HOST).or_else(|| request.uri().authority().map(ToString::to_string));
-    if app.access.is_open() && !host.as_deref().is_some_and(is_of_this_machine) {
-        return refused("The Host is not this machine's.");
+/// A page of another origin that the configuration names.
+pub(crate) struct Visitor {
+    origin: HeaderValue,
+    /// It asks what it may do before it does it.
+    asks_first: bool,
+}
+
+/// Refuses foreign hosts and origins. None: nothing is said to a browser of another origin.
+pub(crate) fn check(app: &App, request: &Request) -> Result<Option<Visitor>, ApiError> {
+    let text = |name: HeaderName| request.headers().get(name).and_then(|value| value.to_str().ok());
+    let host = text(HOST).or_else(|| request.uri().authority().map(Authority::as_str));
+    if app.access.is_open() && !host.is_some_and(is_of_this_machine) {
+        return Err(refused("The Host is not this machine's."));
     }
-    let Some(origin) = text(&request, &ORIGIN) else { return next.run(request).await };
-    let allowed = app.cors_origins.contains(&origin);
-    let own =
-        host.is_some_and(|host| origin == format!("http://{host}") || origin == format!("https://{host}"));
+    let Some(origin) = request.headers().get(ORIGIN) else { return Ok(None) };
+    let named = origin.to_str().unwrap_or_default();
+    let allowed = app.cors_origins.iter().any(|allowed| allowed == named);
+    let place = named.strip_prefix("http://").or_else(|| named.strip_prefix("https://"));
+    let own = place.is_some() && place == host;
     if !allowed && !own {
-        return refused("The Origin is foreign; `server.cors_origins` names those that are not.");
+        return Err(refused("The Origin is foreign; `server.cors_origins` names those that are not."));
     }
     let asks_first =
         request.method() == Method::OPTIONS && request.headers().contains_key(ACCESS_CONTROL_REQUEST_METHOD);
-    let mut response =
-        if asks_first { StatusCode::NO_CONTENT.into_response() } else { next.run(request).await };
-    if allowed {
-        set(&mut response, ACCESS_CONTROL_ALLOW_ORIGIN, &origin);
-        set(&mut response, VARY, "Origin");
-        set(&mut response, ACCESS_CONTROL_EXPOSE_HEADERS, "X-Request-Id, Retry-After, Idempotent-Replay");
-        if asks_first {
-            set(&mut response, ACCESS_CONTROL_ALLOW_METHODS, "GET, POST, PUT, PATCH, DELETE");
+    Ok((allowed || asks_first).then(|| Visitor { origin: origin.clone(), asks_first }))
+}
+
+impl Visitor {
+    /// The answer to one that asks first.
+    pub(crate) fn answer(&self) -> Option<Response> {
+        self.asks_first.then(|| StatusCode::NO_CONTENT.into_response())
+    }
+
+    /// Lets its page read the answer, if the configuration names it.
+    pub(crate) fn may_read(&self, app: &App, response: &mut Response) {
+        let named = self.origin.to_str().unwrap_or_default();
+        if !app.cors_origins.iter().any(|allowed| allowed == named) {
+            return;
+        }
+        response.headers_mut().insert(ACCESS_CONTROL_ALLOW_ORIGIN, self.origin.clone());
+        set(response, VARY, "Origin");
+        set(response, ACCESS_CONTROL_EXPOSE_HEADERS, "X-Request-Id, Retry-After, Idempotent-Replay");
+        if self.asks_first {
+            set(response, ACCESS_CONTROL_ALLOW_METHODS, "GET, POST, PUT, PATCH, DELETE");
             let headers = "Authorization, Content-Type, Idempotency-Key, X-Request-Id, traceparent";
-            set(&mut response, ACCESS_CONTROL_ALLOW_HEADERS, headers);
-            set(&mut response, ACCESS_CONTROL_MAX_AGE, "600");
+            set(response, ACCESS_CONTROL_ALLOW_HEADERS, headers);
+            set(response, ACCESS_CONTROL_MAX_AGE, "600");
         }
     }
-    response
 }
 
-fn text(request: &Request, name: &HeaderName) -> Option<String> {
-    request.headers().get(name)?.to_str().ok().map(str::to_owned)
-}
-
-fn refused(message: &str) -> Response {
-    ApiError::new(StatusCode::FORBIDDEN, "FORBIDDEN", message).into_response()
+fn refused(message: &str) -> ApiError {
+    ApiError::new(StatusCode::FORBIDDEN, "FORBIDDEN", message)
 }
 
 /// Names that no other site can have.

@@ -16,7 +16,7 @@ use crate::routes::{
     alert, dashboard, dead_letter, docs, enrich, feed, health, inventory, job, lease, merchant, metrics,
     products, queue, reservation, run, session, ticket, timeline, upstream, waitlist,
 };
-use crate::{App, access, limit, origin, request_id, ws};
+use crate::{App, access, gate, request_id, ws};
 
 fn described() -> OpenApiRouter<App> {
     OpenApiRouter::with_openapi(Description::openapi())
@@ -121,10 +121,7 @@ pub fn router(app: App) -> Router {
         })
         .layer(RequestBodyTimeoutLayer::new(solely_core::limits::BODY_PAUSE_MAX))
         .layer(CatchPanicLayer::custom(request_id::panicked))
-        .layer(from_fn_with_state(app.clone(), limit::rate_layer))
-        .layer(from_fn_with_state(app.clone(), access::layer))
-        .layer(from_fn_with_state(app.clone(), origin::layer))
-        .layer(from_fn_with_state(app.clone(), limit::layer))
+        .layer(from_fn_with_state(app.clone(), gate::layer))
         .layer(from_fn(request_id::layer))
         .with_state(app)
 }
