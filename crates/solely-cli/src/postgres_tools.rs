@@ -68,7 +68,7 @@ fn contents(place: &Whereabouts, from: &Path) -> Result<String> {
         bail!("`{}` holds no store of the schema `{}`", from.display(), place.schema);
     }
     let wanted = |line: &&str| line.starts_with(';') || !line.contains(" SCHEMA - ");
-    Ok(list.lines().filter(wanted).map(|line| format!("{line}\n")).collect())
+    Ok(list.split_inclusive('\n').filter(wanted).collect())
 }
 
 /// Which programs can run on a backup.

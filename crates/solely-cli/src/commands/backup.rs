@@ -25,18 +25,15 @@ pub(crate) fn run(config: Option<&Path>, to: &Path) -> Result<(), Failed> {
         return Err(anyhow!("`{}` is there already; a backup replaces nothing", to.display()).into());
     }
     let beside = beside(to)?;
-    match store::engine(&config.url) {
-        Some(Engine::Postgres) => {
-            let screen = waiting("pg_dump");
-            postgres::dump(&config, beside.path())?;
-            screen.finish_and_clear();
-        }
-        _ => {
-            there(&config)?;
-            let screen = Pages::new();
-            sqlite::back_up(&config.url, beside.path(), |copied| screen.show(copied))?;
-            screen.end();
-        }
+    if let Some(Engine::Postgres) = store::engine(&config.url) {
+        let screen = waiting("pg_dump");
+        postgres::dump(&config, beside.path())?;
+        screen.finish_and_clear();
+    } else {
+        there(&config)?;
+        let screen = Pages::new();
+        sqlite::back_up(&config.url, beside.path(), |copied| screen.show(copied))?;
+        screen.end();
     }
     let bytes = beside.as_file().metadata()?.len();
     let kept = keep(beside, to)?;
@@ -50,17 +47,14 @@ pub(crate) fn restore(config: Option<&Path>, from: &Path, existing: Existing) ->
     if !from.is_file() {
         return Err(anyhow!("there is no backup in `{}`", from.display()).into());
     }
-    match store::engine(&config.url) {
-        Some(Engine::Postgres) => {
-            let screen = waiting("pg_restore");
-            block_on(async { Ok(postgres::restore(&config, from, existing).await?) })?;
-            screen.finish_and_clear();
-        }
-        _ => {
-            let screen = Pages::new();
-            sqlite::restore(from, &config.url, existing, |copied| screen.show(copied))?;
-            screen.end();
-        }
+    if let Some(Engine::Postgres) = store::engine(&config.url) {
+        let screen = waiting("pg_restore");
+        block_on(async { Ok(postgres::restore(&config, from, existing).await?) })?;
+        screen.finish_and_clear();
+    } else {
+        let screen = Pages::new();
+        sqlite::restore(from, &config.url, existing, |copied| screen.show(copied))?;
+        screen.end();
     }
     println!("the store is as it was in {}; `solely check` verifies it", from.display());
     Ok(())

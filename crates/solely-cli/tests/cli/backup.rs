@@ -220,6 +220,27 @@ fn a_file_that_is_open_is_not_replaced() {
     succeeds(folder.path(), &["restore", "b"], &[]);
 }
 
+/// What a store is known by, and how far its fences are.
+fn life(folder: &Path) -> (String, i64) {
+    let conn = rusqlite::Connection::open(folder.join("solely.db")).expect("opens");
+    let identity = "SELECT id, value FROM store_identity, counters WHERE name = 'fence'";
+    conn.query_row(identity, [], |row| Ok((row.get(0)?, row.get(1)?))).expect("is known")
+}
+
+/// A store that is restored twice from one backup is another one each time, and its fences grow.
+#[test]
+fn each_restore_is_another_life() {
+    let folder = folder();
+    succeeds(folder.path(), &["migrate"], &[]);
+    succeeds(folder.path(), &["backup", "b"], &[]);
+    let mut lives = vec![life(folder.path())];
+    for _ in 0..2 {
+        succeeds(folder.path(), &["restore", "b"], &[]);
+        lives.push(life(folder.path()));
+    }
+    assert!(lives.windows(2).all(|pair| pair[0].0 != pair[1].0 && pair[0].1 < pair[1].1), "{lives:?}");
+}
+
 /// Without PostgreSQL's programs it says what is missing, and leaves nothing.
 #[test]
 fn a_missing_program_is_named() {
