@@ -5,6 +5,7 @@ mod commands;
 mod config;
 mod demo;
 mod logging;
+mod postgres_tools;
 mod redis;
 mod store;
 
@@ -17,6 +18,7 @@ use clap::builder::PossibleValuesParser;
 use clap::{Args, CommandFactory as _, Parser, Subcommand};
 use solely_core::access::Scope;
 use solely_core::config::Span;
+use solely_sqlite::backup::Existing;
 use solely_torture::torture::{Break, Without};
 
 use client::Remote;
@@ -78,6 +80,32 @@ enum Command {
         /// Print one JSON object
         #[arg(long)]
         json: bool,
+    },
+    /// Write a consistent backup of the store to a file, while servers write
+    ///
+    /// On SQLite the file is a store itself. On PostgreSQL it is what `pg_dump --format=custom` writes, which has to be
+    /// installed. A file that is there is not replaced.
+    #[command(after_help = "Example: solely backup solely-$(date +%F).backup
+         DATABASE_URL=postgres://user:password@host/database solely backup /var/backups/solely.dump")]
+    Backup {
+        #[command(flatten)]
+        common: Common,
+        /// Where to
+        file: PathBuf,
+    },
+    /// Put a backup in the place of the store; no server may be at work on it
+    ///
+    /// The backup is verified first; the store is then the old one or the restored one, whatever happens. Fences go on
+    /// far above those of the backup, and copies in Redis are dropped.
+    #[command(after_help = "Example: solely restore solely-2026-11-17.backup && solely check")]
+    Restore {
+        #[command(flatten)]
+        common: Common,
+        /// Where from
+        file: PathBuf,
+        /// Replace a store that is not empty
+        #[arg(long)]
+        force: bool,
     },
     /// Print the effective configuration and where each value comes from
     #[command(after_help = "Example: solely config --config solely.toml")]
@@ -380,6 +408,11 @@ fn main() -> ExitCode {
         Command::Demo { listen } => commands::demo::run(listen),
         Command::Migrate { common } => commands::migrate::run(common.config.as_deref()),
         Command::Check { common, json } => commands::check::run(common.config.as_deref(), json),
+        Command::Backup { common, file } => commands::backup::run(common.config.as_deref(), &file),
+        Command::Restore { common, file, force } => {
+            let existing = if force { Existing::Replace } else { Existing::Keep };
+            commands::backup::restore(common.config.as_deref(), &file, existing)
+        }
         Command::Config { common, json } => commands::config::run(common.config.as_deref(), json),
         Command::Jobs { verb } => jobs(verb),
         Command::Runs { verb } => runs(verb),

@@ -11,12 +11,12 @@ use solely_postgres::PostgresStore;
 use solely_sqlite::{Access, SqliteStore};
 
 /// The engine that a URL names.
-enum Engine {
+pub(crate) enum Engine {
     Sqlite,
     Postgres,
 }
 
-fn engine(url: &str) -> Option<Engine> {
+pub(crate) fn engine(url: &str) -> Option<Engine> {
     if url.strip_prefix("sqlite:").is_some_and(|place| !place.is_empty()) {
         return Some(Engine::Sqlite);
     }

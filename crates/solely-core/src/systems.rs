@@ -130,7 +130,6 @@ impl Systems {
         let called = called.chain(feed.sources().map(|source| source.upstream.clone()));
         let upstreams = Upstreams::new(called);
         Ok(Self {
-            upstreams,
             store,
             companion,
             metrics,
@@ -142,6 +141,7 @@ impl Systems {
             products,
             reserve,
             feed,
+            upstreams,
         })
     }
 

@@ -9,6 +9,7 @@
 //! Files are named after the nouns of `solely-core`, as those of the embedded engine are.
 
 mod access;
+pub mod backup;
 mod batch;
 mod bus;
 mod cache;

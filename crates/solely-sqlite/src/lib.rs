@@ -9,6 +9,7 @@
 //! Files are named after the nouns of `solely-core`; each holds the SQL of its noun.
 
 mod access;
+pub mod backup;
 mod cache;
 mod check;
 mod commit;

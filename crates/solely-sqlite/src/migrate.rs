@@ -65,7 +65,7 @@ fn prepare(conn: &Connection) -> Result<(), Error> {
 }
 
 /// The database's version, if this program can run on it.
-fn version(conn: &Connection) -> Result<u32, StoreError> {
+pub(crate) fn version(conn: &Connection) -> Result<u32, StoreError> {
     let newest = conn
         .query_row(
             "SELECT version, oldest_compatible FROM schema_version ORDER BY version DESC LIMIT 1",

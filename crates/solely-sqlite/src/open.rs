@@ -24,12 +24,12 @@ pub enum Access {
 }
 
 /// Where the database is.
-enum Place {
+pub(crate) enum Place {
     Memory,
     File(PathBuf),
 }
 
-fn place(url: &str) -> Result<Place, StoreError> {
+pub(crate) fn place(url: &str) -> Result<Place, StoreError> {
     match url.strip_prefix("sqlite:") {
         Some(":memory:") => Ok(Place::Memory),
         Some(path) if !path.is_empty() => Ok(Place::File(PathBuf::from(path))),
@@ -69,7 +69,7 @@ impl SqliteStore {
 }
 
 /// Takes the lock that says that this process serves the file. It ends with the process.
-fn lock(path: &Path) -> Result<File, StoreError> {
+pub(crate) fn lock(path: &Path) -> Result<File, StoreError> {
     let mut name = path.as_os_str().to_owned();
     name.push(".lock");
     let unusable = |why: String| StoreError::Unusable(format!("`{}` {why}", path.display()));
@@ -91,12 +91,12 @@ fn lock(path: &Path) -> Result<File, StoreError> {
 const BUSY_TIMEOUT: Duration = Duration::from_secs(2);
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Role {
+pub(crate) enum Role {
     Write,
     Read,
 }
 
-fn connect(place: &Place, role: Role) -> Result<Connection, Error> {
+pub(crate) fn connect(place: &Place, role: Role) -> Result<Connection, Error> {
     let flags = match role {
         Role::Write => OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE,
         Role::Read => OpenFlags::SQLITE_OPEN_READ_ONLY,

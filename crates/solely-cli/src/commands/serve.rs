@@ -7,11 +7,11 @@ use std::sync::Arc;
 use anyhow::Context as _;
 use solely_core::Store;
 use solely_core::config::{AuthMode, Config, EnrichConfig, ProviderConfig};
-use solely_core::enrich::{self, Provider};
-use solely_core::feed::{self, FeedSource};
+use solely_core::enrich::Provider;
+use solely_core::feed::FeedSource;
 use solely_core::metrics::Metrics;
 use solely_core::upstream::http::{HttpClient, Tls};
-use solely_core::{products, reserve};
+use solely_core::{products, systems};
 use solely_server::{Access, App, Parts, Runtime};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
@@ -42,18 +42,17 @@ pub(crate) fn run(file: Option<&Path>, listen: Option<SocketAddr>) -> Result<(),
 /// Everything that a configuration names, put together.
 pub(crate) async fn app(config: &Config) -> Result<App, Failed> {
     let store = store::open(&config.store, solely_sqlite::Access::Serve).await?;
-    let metrics = Arc::new(Metrics::new(&queues(config)));
+    let metrics = Arc::new(Metrics::new(&systems::queues(config)));
     let client = client(config)?;
     let sources = config.feed.sources.iter();
     let sources = sources.map(|(name, source)| FeedSource::configured(name, source, &client, &store));
     let sources = sources.collect();
     let providers = providers(&config.enrich, &client, &store);
-    let forms = enrich::forms(&config.enrich).into_iter().chain(products::forms()).collect();
     let plugins = config.products.plugins.iter();
     let plugins =
         plugins.map(|(name, plugin)| products::App::configured(name, plugin, &client, &store, &metrics));
     let plugins = plugins.collect();
-    let companion = redis::open(&config.redis, forms, &store, &metrics).await?;
+    let companion = redis::open(&config.redis, systems::forms(config), &store, &metrics).await?;
     let secret = Some(config.auth.jwt_secret.as_str()).filter(|secret| !secret.is_empty());
     let access = match config.auth.mode {
         AuthMode::None => Access::open(),
@@ -75,18 +74,6 @@ pub(crate) async fn app(config: &Config) -> Result<App, Failed> {
         max_in_flight: config.server.max_in_flight,
         queue_depth: config.alerts.queue_depth,
     }))
-}
-
-/// Queues that are counted from the start.
-fn queues(config: &Config) -> Vec<String> {
-    let of_feeds = if config.feed.sources.is_empty() { Vec::new() } else { feed::QUEUES.to_vec() };
-    let enabled = config.enrich.providers.iter().filter(|(_, provider)| provider.enabled);
-    let of_places = enabled.map(|(name, _)| enrich::queue(name));
-    let of_products =
-        if config.products.plugins.is_empty() { None } else { Some(products::QUEUE.to_owned()) };
-    let of_boxes =
-        if config.reserve.webhook_url.is_empty() { None } else { Some(reserve::notify::QUEUE.to_owned()) };
-    of_feeds.into_iter().map(str::to_owned).chain(of_places).chain(of_products).chain(of_boxes).collect()
 }
 
 /// The one client of all upstreams.

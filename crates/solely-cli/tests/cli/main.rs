@@ -2,6 +2,7 @@
 
 mod access;
 mod api;
+mod backup;
 mod bad_input;
 mod command;
 mod dashboard;
