@@ -25,22 +25,8 @@ mod ws;
 
 use std::sync::Arc;
 
-use solely_core::ProcessId;
-use solely_core::Store;
 use solely_core::alert::Alerts;
-use solely_core::bus::Bus;
-use solely_core::cache::Cache;
-use solely_core::companion::Companion;
-use solely_core::config::{EnrichConfig, ReserveConfig};
-use solely_core::enrich::{Enrich, EnrichParts, Provider};
-use solely_core::feed::{Feed, FeedSource};
-use solely_core::lease::Leases;
-use solely_core::metrics::Metrics;
-use solely_core::products::{self, Products, ProductsParts};
-use solely_core::queue::Jobs;
-use solely_core::reserve::{Reserve, ReserveParts};
-use solely_core::upstream::Upstreams;
-use solely_core::upstream::http::HttpClient;
+use solely_core::systems::Systems;
 use tokio_util::sync::CancellationToken;
 
 pub use access::{Access, Rule, Rules, rules};
@@ -61,39 +47,17 @@ impl std::ops::Deref for App {
     }
 }
 
-/// What all clones of an [`App`] share.
+/// What all clones of an [`App`] share: the systems, and what the surface adds to them.
 #[derive(Clone)]
 pub struct Shared {
-    /// The store.
-    pub store: Arc<dyn Store>,
-    /// Copies, hints and wake-ups beside the store, if there are any.
-    pub companion: Option<Arc<dyn Companion>>,
-    /// Entries, read through copies.
-    pub cache: Cache,
-    /// Jobs, with wake-ups.
-    pub jobs: Jobs,
-    /// Leases, with waiting.
-    pub leases: Leases,
-    /// Provider links of places.
-    pub enrich: Enrich,
-    /// Product searches.
-    pub products: Products,
-    /// Boxes that are reserved.
-    pub reserve: Reserve,
-    /// Sources that are copied, with their runs.
-    pub feed: Feed,
-    /// The upstreams of this process.
-    pub upstreams: Upstreams,
-    /// This process, as the store knows it.
-    pub process: ProcessId,
-    /// What is counted.
-    pub metrics: Arc<Metrics>,
+    /// The systems of this process.
+    pub systems: Systems,
     /// What an operator should look at.
     pub alerts: Alerts,
     /// How callers are known, and what they may do.
     pub access: Access,
     /// Other origins that browsers may call and connect from.
-    pub cors_origins: Arc<Vec<String>>,
+    pub cors_origins: Vec<String>,
     /// The largest body of a request, in bytes.
     pub max_body: usize,
     /// Cancelled when the server stops: sockets close.
@@ -106,26 +70,18 @@ pub struct Shared {
     live: live::Live,
 }
 
+impl std::ops::Deref for Shared {
+    type Target = Systems;
+
+    fn deref(&self) -> &Systems {
+        &self.systems
+    }
+}
+
 /// What an app is made of.
 pub struct Parts {
-    /// The store.
-    pub store: Arc<dyn Store>,
-    /// Copies, hints and wake-ups beside it, if there are any.
-    pub companion: Option<Arc<dyn Companion>>,
-    /// What is counted.
-    pub metrics: Arc<Metrics>,
-    /// How links are looked up,
-    pub enrich: EnrichConfig,
-    /// and at whom.
-    pub providers: Vec<Provider>,
-    /// Plugins that have products.
-    pub plugins: Vec<products::App>,
-    /// How boxes are reserved,
-    pub reserve: ReserveConfig,
-    /// and what delivers the news of it.
-    pub client: HttpClient,
-    /// Sources that are copied.
-    pub sources: Vec<FeedSource>,
+    /// The systems.
+    pub systems: Systems,
     /// How callers are known.
     pub access: Access,
     /// Other origins that browsers may call and connect from.
@@ -141,59 +97,17 @@ pub struct Parts {
 impl App {
     /// An app of these parts.
     pub fn new(parts: Parts) -> Self {
-        let Parts { store, companion, metrics, sources, plugins, providers, .. } = parts;
-        let Parts { access, cors_origins, max_body, .. } = parts;
-        let bus = Bus::new();
-        // The first that is up carries the notes.
-        if let Some(companion) = &companion {
-            companion.connect_bus(&bus);
-        }
-        store.connect_bus(&bus);
-        let jobs = Jobs::new(store.clone(), bus.clone(), metrics.clone());
-        let feed = Feed::new(jobs.clone(), sources);
-        metrics.sources(feed.sources().map(|source| source.name.as_str()));
-        let cache = Cache::new(store.clone(), bus.clone(), metrics.clone(), companion.clone());
-        let parts_of = EnrichParts { jobs: jobs.clone(), cache: cache.clone(), companion: companion.clone() };
-        let enrich = Enrich::new(parts_of, &parts.enrich, providers);
-        let leases = Leases::new(store.clone(), bus, metrics.clone()).with_hints(companion.clone());
-        let process = ProcessId::random();
-        let parts_of = ProductsParts {
-            jobs: jobs.clone(),
-            cache: cache.clone(),
-            leases: leases.clone(),
-            companion: companion.clone(),
-            process,
-        };
-        let products = Products::new(parts_of, plugins);
-        let parts_of =
-            ReserveParts { jobs: jobs.clone(), companion: companion.clone(), client: Some(parts.client) };
-        let reserve = Reserve::new(parts_of, &parts.reserve);
-        let of_providers = enrich.providers().filter(|provider| provider.settings.enabled);
-        let upstreams = of_providers
-            .map(|provider| provider.upstream.clone())
-            .chain(products.apps().map(|app| app.upstream.clone()))
-            .chain(feed.sources().map(|source| source.upstream.clone()));
+        let Parts { systems, access, cors_origins, max_body, max_in_flight, queue_depth } = parts;
         Self(Arc::new(Shared {
-            upstreams: Upstreams::new(upstreams),
-            cache,
-            jobs,
-            enrich,
-            leases,
-            products,
-            reserve,
-            process,
-            feed,
-            companion,
-            store,
-            alerts: Alerts::new(metrics.clone(), parts.queue_depth),
-            metrics,
+            alerts: Alerts::new(systems.metrics.clone(), queue_depth),
+            systems,
             access,
-            cors_origins: Arc::new(cors_origins),
+            cors_origins,
             max_body,
             stop: CancellationToken::new(),
             demo: false,
             openapi: "{}".into(),
-            load: limit::Load::new(parts.max_in_flight),
+            load: limit::Load::new(max_in_flight),
             sockets: ws::Sockets::default(),
             live: live::Live::default(),
         }))

@@ -7,8 +7,7 @@
 use std::time::Duration;
 
 use solely_core::store::Retention;
-use solely_core::upkeep::Upkeep;
-use solely_core::worker::Worker;
+use solely_core::systems::Work;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
@@ -24,44 +23,17 @@ pub struct Runtime {
 
 /// Serves until `stop`, then drains.
 pub async fn serve(listener: TcpListener, app: App, runtime: Runtime, stop: CancellationToken) {
-    let (process, mut queues) = (app.process, app.enrich.queues());
-    queues.extend(app.products.queues());
-    queues.extend(app.feed.queues());
-    queues.extend(app.reserve.queues());
-    let upkeep = Upkeep::new(app.jobs.clone(), process, &queues, runtime.retention);
     let grace = runtime.grace.saturating_sub(SETTLING.min(runtime.grace / 4));
-    let worker = Worker { jobs: app.jobs.clone(), process, queues, grace };
-    let drained = CancellationToken::new();
-    let upkeep = tokio::spawn(upkeep.run(drained.clone()));
-    let worker = tokio::spawn(worker.run(stop.clone()));
-    let (store, companion) = (app.store.clone(), app.companion.clone());
     let app = app.with(|app| app.stop = stop.clone());
-    let watching = tokio::spawn(stop.clone().run_until_cancelled_owned(watch_alerts(app.clone())));
-    let feeds = tokio::spawn(app.feed.clone().keep(stop.clone()));
-    let reserve = app.reserve.clone();
-    let sweeper = tokio::spawn({
-        let stop = stop.clone();
-        async move { reserve.sweep_until(stop).await }
-    });
-    let watch = app.reserve.watch().clone();
-    let watches = tokio::spawn({
-        let stop = stop.clone();
-        async move { watch.run(stop).await }
-    });
+    let work = Work { more: Vec::new(), retention: runtime.retention, grace, stop: stop.clone() };
+    let (systems, working) = (app.systems.clone(), app.systems.work(work));
+    let alerts = tokio::spawn(stop.clone().run_until_cancelled_owned(watch_alerts(app.clone())));
     let sockets = app.sockets.clone();
     listen::serve(listener, router(app), &stop, grace).await;
     let _ = tokio::time::timeout(SETTLING, sockets.closed()).await;
-    let _ = watching.await;
-    let _ = feeds.await;
-    let _ = sweeper.await;
-    let _ = watches.await;
-    let _ = worker.await;
-    drained.cancel();
-    let _ = upkeep.await;
-    if let Some(companion) = companion {
-        companion.close().await;
-    }
-    store.close().await;
+    let _ = alerts.await;
+    working.ended().await;
+    systems.close().await;
 }
 
 /// Judges alerts now and then, so that they know since when they fire.

@@ -5,13 +5,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::Context as _;
-use solely_core::Store;
-use solely_core::config::{AuthMode, Config, EnrichConfig, ProviderConfig};
-use solely_core::enrich::Provider;
-use solely_core::feed::FeedSource;
+use solely_core::config::{AuthMode, Config};
 use solely_core::metrics::Metrics;
-use solely_core::upstream::http::{HttpClient, Tls};
-use solely_core::{products, systems};
+use solely_core::systems::{self, Own, Systems, SystemsParts};
 use solely_server::{Access, App, Parts, Runtime};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
@@ -43,54 +39,21 @@ pub(crate) fn run(file: Option<&Path>, listen: Option<SocketAddr>) -> Result<(),
 pub(crate) async fn app(config: &Config) -> Result<App, Failed> {
     let store = store::open(&config.store, solely_sqlite::Access::Serve).await?;
     let metrics = Arc::new(Metrics::new(&systems::queues(config)));
-    let client = client(config)?;
-    let sources = config.feed.sources.iter();
-    let sources = sources.map(|(name, source)| FeedSource::configured(name, source, &client, &store));
-    let sources = sources.collect();
-    let providers = providers(&config.enrich, &client, &store);
-    let plugins = config.products.plugins.iter();
-    let plugins =
-        plugins.map(|(name, plugin)| products::App::configured(name, plugin, &client, &store, &metrics));
-    let plugins = plugins.collect();
     let companion = redis::open(&config.redis, systems::forms(config), &store, &metrics).await?;
     let secret = Some(config.auth.jwt_secret.as_str()).filter(|secret| !secret.is_empty());
     let access = match config.auth.mode {
         AuthMode::None => Access::open(),
         AuthMode::Keys => Access::by_keys(store.clone(), secret),
     };
+    let systems = Systems::new(config, SystemsParts { store, companion, metrics, own: Own::default() })?;
     Ok(App::new(Parts {
-        store,
-        companion,
-        metrics,
-        sources,
-        plugins,
-        enrich: config.enrich.clone(),
-        providers,
-        reserve: config.reserve.clone(),
-        client,
+        systems,
         access,
         cors_origins: config.server.cors_origins.clone(),
         max_body: config.server.max_body.0,
         max_in_flight: config.server.max_in_flight,
         queue_depth: config.alerts.queue_depth,
     }))
-}
-
-/// The one client of all upstreams.
-fn client(config: &Config) -> Result<HttpClient, Failed> {
-    let sources = config.feed.sources.values().map(|source| source.url.as_str());
-    let enabled = config.enrich.providers.values().filter(|provider| provider.enabled);
-    let providers = enabled.map(ProviderConfig::finder_url);
-    let plugins = config.products.plugins.values().map(|plugin| plugin.url.as_str());
-    let webhook = std::iter::once(config.reserve.webhook_url.as_str());
-    Ok(HttpClient::new(Tls::for_urls(sources.chain(providers).chain(plugins).chain(webhook)))?)
-}
-
-/// The providers of links.
-fn providers(config: &EnrichConfig, client: &HttpClient, store: &Arc<dyn Store>) -> Vec<Provider> {
-    let ttl = config.request_ttl.0;
-    let providers = config.providers.iter();
-    providers.map(|(name, provider)| Provider::configured(name, provider, ttl, client, store)).collect()
 }
 
 /// Cancelled by SIGTERM or SIGINT. A second one ends the process at once.

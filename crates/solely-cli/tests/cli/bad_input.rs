@@ -41,6 +41,7 @@ fn cases() -> Vec<Case> {
         enrich_cases(),
         product_cases(),
         reserve_cases(),
+        waitlist_cases(),
         wrong_methods(),
         large_bodies(),
     ]
@@ -308,6 +309,20 @@ const SOME_EXTENSION: &str = "/v1/reservations/01900000-0000-7000-8000-000000000
 const SOME_ACCEPTANCE: &str = "/v1/reservations/01900000-0000-7000-8000-000000000000/accept";
 const SOME_AUDIT: &str = "/v1/reservations/01900000-0000-7000-8000-000000000000/audit";
 
+fn waitlist_cases() -> Vec<Case> {
+    vec![
+        not_found("POST", SOME_ACCEPTANCE, "{}", "RESERVATION_NOT_FOUND"),
+        invalid("POST", SOME_ACCEPTANCE, r#"{"x":1}"#, "x"),
+        not_found("POST", "/v1/inventory/nobody/waitlist", r#"{"userId":"u"}"#, "BOX_NOT_FOUND"),
+        not_found("GET", "/v1/inventory/nobody/waitlist", "", "BOX_NOT_FOUND"),
+        not_found("POST", "/v1/inventory/a%00/waitlist", r#"{"userId":"u"}"#, "BOX_NOT_FOUND"),
+        invalid("POST", "/v1/inventory/nobody/waitlist", "", "userId"),
+        invalid("POST", "/v1/inventory/nobody/waitlist", r#"{"userId":""}"#, "userId"),
+        invalid("GET", "/v1/inventory/nobody/waitlist?limit=201", "", "limit"),
+        not_found("DELETE", "/v1/waitlist/nonsense", "", "WAITLIST_ENTRY_NOT_FOUND"),
+    ]
+}
+
 fn reserve_cases() -> Vec<Case> {
     let merchant = |body: &str, says| invalid("POST", "/v1/merchants", body, says);
     let stock = |more: &str, says| {
@@ -399,15 +414,6 @@ fn reserve_cases() -> Vec<Case> {
         invalid("POST", SOME_COLLECT, "", "pickupCode"),
         invalid("POST", SOME_CONFIRM, r#"{"colour":"red"}"#, "colour"),
         invalid("POST", SOME_EXTENSION, r#"{"ttlMinutes":99}"#, "ttlMinutes"),
-        not_found("POST", SOME_ACCEPTANCE, "{}", "RESERVATION_NOT_FOUND"),
-        invalid("POST", SOME_ACCEPTANCE, r#"{"x":1}"#, "x"),
-        not_found("POST", "/v1/inventory/nobody/waitlist", r#"{"userId":"u"}"#, "BOX_NOT_FOUND"),
-        not_found("GET", "/v1/inventory/nobody/waitlist", "", "BOX_NOT_FOUND"),
-        not_found("POST", "/v1/inventory/a%00/waitlist", r#"{"userId":"u"}"#, "BOX_NOT_FOUND"),
-        invalid("POST", "/v1/inventory/nobody/waitlist", "", "userId"),
-        invalid("POST", "/v1/inventory/nobody/waitlist", r#"{"userId":""}"#, "userId"),
-        invalid("GET", "/v1/inventory/nobody/waitlist?limit=201", "", "limit"),
-        not_found("DELETE", "/v1/waitlist/nonsense", "", "WAITLIST_ENTRY_NOT_FOUND"),
         invalid("GET", "/v1/reservations?status=GONE", "", "status"),
         invalid("GET", "/v1/reservations?cursor=nonsense", "", "cursor"),
         invalid("GET", "/v1/reservations?colour=red", "", "colour"),
