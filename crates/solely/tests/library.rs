@@ -41,9 +41,9 @@ impl Handler for Slow {
 }
 
 fn slow() -> (Slow, mpsc::UnboundedReceiver<String>, Arc<Notify>) {
-    let (began, begun) = mpsc::unbounded_channel();
+    let (began, deliveries) = mpsc::unbounded_channel();
     let end = Arc::new(Notify::new());
-    (Slow { began, end: end.clone() }, begun, end)
+    (Slow { began, end: end.clone() }, deliveries, end)
 }
 
 fn error(opened: Result<Solely, OpenError>) -> OpenError {
@@ -79,10 +79,10 @@ async fn a_file_is_opened_by_one_and_keeps_what_it_has() {
     assert_eq!(first.jobs().enqueue(vec![NewJob::new("q", "k")]).await, Ok(vec![Enqueued::Created]));
     assert!(matches!(error(Solely::open(&url).await), OpenError::Store(StoreError::Unusable(_))));
     first.close().await;
-    let (handler, mut begun, end) = slow();
+    let (handler, mut deliveries, end) = slow();
     let second = Solely::builder(&url).handler("q", handler).open().await.expect("opens");
     let running = second.start();
-    assert_eq!(begun.recv().await.as_deref(), Some("k"));
+    assert_eq!(deliveries.recv().await.as_deref(), Some("k"));
     end.notify_one();
     running.shutdown().await;
 }
@@ -90,11 +90,11 @@ async fn a_file_is_opened_by_one_and_keeps_what_it_has() {
 /// A delivery under way is waited for when it ends; the store is closed afterwards.
 #[tokio::test]
 async fn shutdown_drains() {
-    let (handler, mut begun, end) = slow();
+    let (handler, mut deliveries, end) = slow();
     let solely = Solely::builder("sqlite::memory:").handler("q", handler).open().await.expect("opens");
     let running = solely.start();
     solely.jobs().enqueue(vec![NewJob::new("q", "k")]).await.expect("is taken");
-    begun.recv().await.expect("begins");
+    deliveries.recv().await.expect("begins");
     let mut ending = tokio::spawn(running.shutdown());
     tokio::task::yield_now().await;
     assert!(!ending.is_finished(), "it waits");
@@ -109,7 +109,7 @@ async fn shutdown_releases_what_takes_too_long() {
     let folder = TempDir::new().expect("a folder");
     let url = format!("sqlite:{}", folder.path().join("app.db").display());
     for _ in 0..2 {
-        let (handler, mut begun, _end) = slow();
+        let (handler, mut deliveries, _end) = slow();
         let queue = QueueSpec { lock: Duration::from_secs(600), ..QueueSpec::new("q", Arc::new(handler)) };
         let opened = Solely::builder(&url)
             .queue(queue)
@@ -118,7 +118,7 @@ async fn shutdown_releases_what_takes_too_long() {
         let solely = opened.await.expect("opens");
         let running = solely.start();
         solely.jobs().enqueue(vec![NewJob::new("q", "k")]).await.expect("is taken");
-        assert_eq!(begun.recv().await.as_deref(), Some("k"), "though it was locked for ten minutes");
+        assert_eq!(deliveries.recv().await.as_deref(), Some("k"), "though it was locked for ten minutes");
         running.shutdown().await;
     }
 }
@@ -159,12 +159,12 @@ async fn it_is_started_once() {
 #[tokio::test]
 async fn two_share_a_postgres_database() {
     let url = solely_testing::fresh_database();
-    let (handler, mut begun, end) = slow();
+    let (handler, mut deliveries, end) = slow();
     let worker = Solely::builder(&url).handler("q", handler).open().await.expect("opens");
     let caller = Solely::open(&url).await.expect("opens");
     let running = worker.start();
     caller.jobs().enqueue(vec![NewJob::new("q", "k")]).await.expect("is taken");
-    assert_eq!(begun.recv().await.as_deref(), Some("k"));
+    assert_eq!(deliveries.recv().await.as_deref(), Some("k"));
     end.notify_one();
     running.shutdown().await;
     caller.close().await;
