@@ -310,6 +310,7 @@ const SOME_ACCEPTANCE: &str = "/v1/reservations/01900000-0000-7000-8000-00000000
 const SOME_AUDIT: &str = "/v1/reservations/01900000-0000-7000-8000-000000000000/audit";
 
 fn waitlist_cases() -> Vec<Case> {
+    let not_found = |method, path, body: &str, code| case(method, path, body, 404, code, "");
     vec![
         not_found("POST", SOME_ACCEPTANCE, "{}", "RESERVATION_NOT_FOUND"),
         invalid("POST", SOME_ACCEPTANCE, r#"{"x":1}"#, "x"),
