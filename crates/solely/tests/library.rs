@@ -66,8 +66,8 @@ async fn what_is_wrong_is_said() {
     assert!(wrong.to_string().contains("a name has 1 to 64 letters"), "{wrong}");
     let wrong = error(builder().provider("menus", Nobody).handler("enrich:menus", slow().0).open().await);
     assert_eq!(wrong.to_string(), "the queue `enrich:menus` has two handlers");
-    #[cfg(not(feature = "redis"))]
-    assert!(error(builder().redis("redis://h").open().await).to_string().contains("feature `redis`"));
+    let wrong = error(builder().redis("http://h").open().await);
+    assert!(wrong.to_string().starts_with("`redis.url`: "), "{wrong}");
 }
 
 /// A file is one process's; what was in it is there when it is opened again.
@@ -155,7 +155,6 @@ async fn it_is_started_once() {
 }
 
 /// The same on PostgreSQL, where two processes share the work.
-#[cfg(feature = "postgres")]
 #[tokio::test]
 async fn two_share_a_postgres_database() {
     let url = solely_testing::fresh_database();
