@@ -351,27 +351,26 @@ async fn load(tx: &Tx<'_>, asked: &Asked, wanted: &Wanted) -> Result<Books, Erro
     let items_values: [&(dyn ToSql + Sync); 3] = [&asked.items, &asked.reservations, &offset];
     let of_keys: [&(dyn ToSql + Sync); 2] = [&asked.scopes, &asked.keys];
     let of_merchants: [&(dyn ToSql + Sync); 2] = [&asked.merchants, &asked.box_types];
-    // What nobody asks for is not asked for.
-    let nothing: Statement<'_> = ("SELECT WHERE false", &[]);
-    let if_any = |any: bool, statement| if any { statement } else { nothing };
     let makes = !asked.merchants.is_empty() || !asked.box_types.is_empty();
     let wants_units = asked.units.iter().any(|units| *units > 0);
-    let rows = tx
-        .in_a_row(&[
-            (lock, &locked),
-            (&items_sql, &items_values),
-            if_any(!asked.reservations.is_empty(), (&mentioned_sql, &[&asked.reservations])),
-            if_any(!asked.buyers.is_empty(), (&open_sql, &[&asked.bought, &asked.buyers])),
-            if_any(wants_units, (&lapsed_sql, &[&asked.items, &asked.units, &offset])),
-            if_any(makes, (BOX_TYPES, &[&asked.box_types])),
-            if_any(makes, (MERCHANTS, &of_merchants)),
-            if_any(!asked.keys.is_empty(), (LOCK_KEYS, &of_keys)),
-            if_any(!asked.keys.is_empty(), (KEYS, &of_keys)),
-        ])
-        .await?;
-    let [locked, items, mentioned, open, lapsed, types, merchants, locks, keys] = rows.as_slice() else {
-        unreachable!("as many answers as statements");
-    };
+    let has_keys = !asked.keys.is_empty();
+    // What nobody asks for is not asked for.
+    let statements: [(bool, Statement<'_>); 9] = [
+        (true, (lock, &locked)),
+        (true, (&items_sql, &items_values)),
+        (!asked.reservations.is_empty(), (&mentioned_sql, &[&asked.reservations])),
+        (!asked.buyers.is_empty(), (&open_sql, &[&asked.bought, &asked.buyers])),
+        (wants_units, (&lapsed_sql, &[&asked.items, &asked.units, &offset])),
+        (makes, (BOX_TYPES, &[&asked.box_types])),
+        (makes, (MERCHANTS, &of_merchants)),
+        (has_keys, (LOCK_KEYS, &of_keys)),
+        (has_keys, (KEYS, &of_keys)),
+    ];
+    let wanted_ones = statements.iter().filter(|(wanted, _)| *wanted).map(|(_, statement)| *statement);
+    let mut answers = tx.in_a_row(&wanted_ones.collect::<Vec<_>>()).await?.into_iter();
+    let rows =
+        statements.map(|(wanted, _)| if wanted { answers.next().unwrap_or_default() } else { Vec::new() });
+    let [locked, items, mentioned, open, lapsed, types, merchants, locks, keys] = &rows;
     let now = locked.first().map_or(Timestamp::default(), |locked| row::time(locked, 0));
     let mut books = Books::at(now, wanted);
     for found in items {

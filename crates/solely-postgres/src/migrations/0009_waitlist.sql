@@ -18,21 +18,32 @@ CREATE FUNCTION solely_lock_merchants(
     offset_ms bigint
 ) RETURNS bigint LANGUAGE plpgsql VOLATILE AS
 $$
+DECLARE
+    ids text[] := merchant_ids;
 BEGIN
     PERFORM set_config('lock_timeout', '4000', true);
-    PERFORM id FROM merchants
-      WHERE id = ANY (ARRAY(
-                SELECT unnest(merchant_ids)
-                 UNION SELECT found.merchant_id FROM unnest(box_type_ids) AS named (id)
-                        CROSS JOIN LATERAL (SELECT merchant_id FROM box_types AS b WHERE b.id = named.id LIMIT 1) AS found
-                 UNION SELECT found.merchant_id FROM unnest(inventory_ids) AS named (id)
-                        CROSS JOIN LATERAL (SELECT merchant_id FROM inventory AS i WHERE i.id = named.id LIMIT 1) AS found
-                 UNION SELECT found.merchant_id FROM unnest(reservation_ids) AS named (id)
-                        CROSS JOIN LATERAL (SELECT merchant_id FROM reservations AS r WHERE r.id = named.id LIMIT 1) AS found
-                 UNION SELECT found.merchant_id FROM unnest(wait_ids) AS named (id)
-                        CROSS JOIN LATERAL (SELECT merchant_id FROM waitlist AS w WHERE w.id = named.id LIMIT 1) AS found))
-      ORDER BY id
-        FOR NO KEY UPDATE;
+    -- Each by its key, and only what was asked for: this is part of every batch.
+    IF cardinality(inventory_ids) > 0 THEN
+        ids := ids || ARRAY(SELECT found.merchant_id FROM unnest(inventory_ids) AS named (id)
+                             CROSS JOIN LATERAL (SELECT merchant_id FROM inventory AS i
+                                                  WHERE i.id = named.id LIMIT 1) AS found);
+    END IF;
+    IF cardinality(reservation_ids) > 0 THEN
+        ids := ids || ARRAY(SELECT found.merchant_id FROM unnest(reservation_ids) AS named (id)
+                             CROSS JOIN LATERAL (SELECT merchant_id FROM reservations AS r
+                                                  WHERE r.id = named.id LIMIT 1) AS found);
+    END IF;
+    IF cardinality(box_type_ids) > 0 THEN
+        ids := ids || ARRAY(SELECT found.merchant_id FROM unnest(box_type_ids) AS named (id)
+                             CROSS JOIN LATERAL (SELECT merchant_id FROM box_types AS b
+                                                  WHERE b.id = named.id LIMIT 1) AS found);
+    END IF;
+    IF cardinality(wait_ids) > 0 THEN
+        ids := ids || ARRAY(SELECT found.merchant_id FROM unnest(wait_ids) AS named (id)
+                             CROSS JOIN LATERAL (SELECT merchant_id FROM waitlist AS w
+                                                  WHERE w.id = named.id LIMIT 1) AS found);
+    END IF;
+    PERFORM id FROM merchants WHERE id = ANY (ids) ORDER BY id FOR NO KEY UPDATE;
     RETURN solely_now(offset_ms);
 END
 $$;
