@@ -1,6 +1,7 @@
 //! Loading the configuration: flags beat the environment, the environment beats the file, the
 //! file beats the defaults. Every value knows where it comes from.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::Path;
@@ -20,6 +21,10 @@ const ENV_PREFIX: &str = "SOLELY__";
 const COMMON_ENV: [(&str, &str); 2] = [("DATABASE_URL", "store.url"), ("REDIS_URL", "redis.url")];
 /// The flag that turns Wolt on: `true`, and nothing else.
 const WOLT_ENV: (&str, &str) = ("ENABLE_WOLT_ENRICHMENT", "enrich.providers.wolt.enabled");
+
+/// What is text, whatever it looks like: a password of digits alone is one.
+const TEXTS: [&str; 7] =
+    [".password", ".username", ".api_key", ".engine_id", ".jwt_secret", ".webhook_secret", ".url"];
 
 /// Values given on the command line.
 #[derive(Clone, Copy, Default)]
@@ -55,18 +60,30 @@ fn figment(file: Option<&Path>, flags: Flags) -> Result<Figment, Failed> {
     for (name, key) in COMMON_ENV {
         if let Ok(value) = std::env::var(name) {
             figment =
-                figment.merge(Given { origin: format!("environment {name}"), key, value: value.into() });
+                figment.merge(Given {
+                origin: format!("environment {name}"),
+                key: key.into(),
+                value: value.into(),
+            });
         }
     }
     let (name, key) = WOLT_ENV;
     if let Ok(value) = std::env::var(name) {
         let value = Value::from(value == "true");
-        figment = figment.merge(Given { origin: format!("environment {name}"), key, value });
+        figment = figment.merge(Given { origin: format!("environment {name}"), key: key.into(), value });
     }
     figment = figment.merge(Env::prefixed(ENV_PREFIX).split("__"));
+    for (name, value) in std::env::vars() {
+        let key = name.strip_prefix(ENV_PREFIX).map(|key| key.to_lowercase().replace("__", "."));
+        if let Some(key) = key.filter(|key| TEXTS.iter().any(|text| key.ends_with(text))) {
+            let origin = format!("environment {ENV_PREFIX}…");
+            figment = figment.merge(Given { origin, key: key.into(), value: value.into() });
+        }
+    }
     if let Some(listen) = flags.listen {
         let value = listen.to_string().into();
-        figment = figment.merge(Given { origin: "--listen".to_owned(), key: "server.listen", value });
+        let key = "server.listen".into();
+        figment = figment.merge(Given { origin: "--listen".to_owned(), key, value });
     }
     Ok(figment)
 }
@@ -79,10 +96,6 @@ fn check(config: &Config) -> Result<(), Failed> {
              address is served",
             config.server.listen
         )));
-    }
-    let secret = &config.auth.jwt_secret;
-    if !secret.is_empty() && secret.len() < JWT_SECRET_BYTES_MIN {
-        return Err(Failed::Config(format!("`auth.jwt_secret` has at least {JWT_SECRET_BYTES_MIN} bytes")));
     }
     if let Some(origin) = config.server.cors_origins.iter().find(|origin| !is_origin(origin)) {
         return Err(Failed::Config(format!(
@@ -110,9 +123,6 @@ fn check(config: &Config) -> Result<(), Failed> {
     Ok(())
 }
 
-/// A shorter one could be found by trying.
-const JWT_SECRET_BYTES_MIN: usize = 16;
-
 /// A scheme, a host and perhaps a port, and nothing behind them.
 fn is_origin(text: &str) -> bool {
     let rest = text.strip_prefix("http://").or_else(|| text.strip_prefix("https://"));
@@ -124,7 +134,7 @@ fn is_origin(text: &str) -> bool {
 /// One value under one key.
 struct Given {
     origin: String,
-    key: &'static str,
+    key: Cow<'static, str>,
     value: Value,
 }
 
@@ -134,7 +144,7 @@ impl Provider for Given {
     }
 
     fn data(&self) -> Result<Map<Profile, Dict>, figment::Error> {
-        let nested = figment::util::nest(self.key, self.value.clone());
+        let nested = figment::util::nest(&self.key, self.value.clone());
         let dict = nested.into_dict().unwrap_or_default();
         Ok(Profile::Default.collect(dict))
     }

@@ -345,7 +345,7 @@ enum KeysVerb {
         #[arg(long)]
         name: String,
         /// What it may do: enrich, products, reserve, feed or admin, with :read or :write
-        #[arg(long = "scope", value_name = "SCOPE", required = true)]
+        #[arg(long = "scope", value_name = "SCOPE", required = true, num_args = 1.., value_delimiter = ',')]
         scopes: Vec<Scope>,
     },
     /// List every key

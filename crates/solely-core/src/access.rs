@@ -262,7 +262,7 @@ struct TokenHeader {
 #[derive(Deserialize)]
 struct Claims {
     sub: String,
-    exp: f64,
+    exp: Option<f64>,
     nbf: Option<f64>,
 }
 
@@ -273,7 +273,7 @@ impl UserTokens {
     }
 
     /// Whose token this is at an instant; none if it is nobody's, not yet or not any more. A token
-    /// without an end is nobody's.
+    /// that names no end has none.
     pub fn caller(&self, token: &str, now: Timestamp) -> Option<Caller> {
         let (signed, signature) = token.rsplit_once('.')?;
         let (header, claims) = signed.split_once('.')?;
@@ -289,7 +289,7 @@ impl UserTokens {
         let claims: Claims = serde_json::from_slice(&part(claims)?).ok()?;
         #[expect(clippy::cast_precision_loss, reason = "seconds of this age have room in it")]
         let now = now.as_millis() as f64 / 1_000.0;
-        let live = now < claims.exp && claims.nbf.is_none_or(|from| from <= now);
+        let live = claims.exp.is_none_or(|end| now < end) && claims.nbf.is_none_or(|from| from <= now);
         let named = !claims.sub.is_empty() && claims.sub.len() <= limits::KEY_BYTES_MAX;
         (live && named).then_some(Caller::User { user_id: claims.sub })
     }
@@ -396,11 +396,12 @@ mod tests {
         let u1 = Some(Caller::User { user_id: "u1".to_owned() });
         assert_eq!(user(alg, r#"{"sub":"u1","exp":1001}"#, "secret"), u1);
         assert_eq!(user(alg, r#"{"sub":"u1","exp":1000.5,"nbf":999}"#, "secret"), u1);
+        assert_eq!(user(alg, r#"{"sub":"u1"}"#, "secret"), u1);
         for (header, claims, secret) in [
             (alg, r#"{"sub":"u1","exp":1001}"#, "other"),
             (alg, r#"{"sub":"u1","exp":1000}"#, "secret"),
             (alg, r#"{"sub":"u1","exp":1001,"nbf":1001}"#, "secret"),
-            (alg, r#"{"sub":"u1"}"#, "secret"),
+            (alg, r#"{"sub":"u1","exp":"soon"}"#, "secret"),
             (alg, r#"{"sub":"","exp":1001}"#, "secret"),
             (alg, r#"{"exp":1001}"#, "secret"),
             (alg, "nonsense", "secret"),

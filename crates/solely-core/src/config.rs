@@ -214,7 +214,7 @@ impl ReserveConfig {
         span_within("hold_ttl_min", self.hold_ttl_min, day)
             .or_else(|| span_within("hold_ttl_max", self.hold_ttl_max, 30 * day))
             .or_else(|| span_within("offer_ttl", self.offer_ttl, day))
-            .or_else(|| span_within("lock_ttl", self.lock_ttl, 3_600))
+            .or_else(|| lock_within("lock_ttl", self.lock_ttl, 3_600))
             .or_else(|| span_within("lock_retry_wait", self.lock_retry_wait, 60))
             .or_else(|| span_within("sweep_every", self.sweep_every, 3_600))
             .or_else(|| {
@@ -416,7 +416,7 @@ impl ProviderConfig {
             .or_else(|| span_within("found_ttl", self.found_ttl, 366 * day))
             .or_else(|| span_within("not_found_ttl", self.not_found_ttl, 366 * day))
             .or_else(|| span_within("failed_ttl", self.failed_ttl, 366 * day))
-            .or_else(|| span_within("lock_ttl", self.lock_ttl, day))
+            .or_else(|| lock_within("lock_ttl", self.lock_ttl, day))
             .or_else(|| span_within("deadline", self.deadline, day))
             .or_else(|| span_within("timeout", self.timeout, 3_600))
             .or_else(|| number_within("concurrency", self.concurrency as u64, 1, 256))
@@ -431,10 +431,19 @@ fn number_within(name: &'static str, value: u64, least: u64, most: u64) -> Optio
     (!(least..=most).contains(&value)).then(|| (name, format!("is {least} to {most}")))
 }
 
-/// A time shorter than 100 ms, or longer than so many seconds, is a problem.
+/// A time shorter than 10 ms, or longer than so many seconds, is a problem.
 fn span_within(name: &'static str, span: Span, most: u64) -> Option<(&'static str, String)> {
-    let wrong = span.0 < Duration::from_millis(100) || span.0 > Duration::from_secs(most);
-    wrong.then(|| (name, format!("is 100ms to {}", Span(Duration::from_secs(most)))))
+    between(name, span, Duration::from_millis(10), most)
+}
+
+/// The same of a lock, which has to be renewed in time: one shorter than 100 ms is a problem.
+fn lock_within(name: &'static str, span: Span, most: u64) -> Option<(&'static str, String)> {
+    between(name, span, Duration::from_millis(100), most)
+}
+
+fn between(name: &'static str, span: Span, least: Duration, most: u64) -> Option<(&'static str, String)> {
+    let most = Duration::from_secs(most);
+    (!(least..=most).contains(&span.0)).then(|| (name, format!("is {} to {}", Span(least), Span(most))))
 }
 
 /// Product searches.
@@ -533,7 +542,7 @@ impl PluginConfig {
         none.then(|| ("operations", "are names such as searchProducts".to_owned()))
             .or_else(|| span_within("ttr", self.ttr, 366 * day))
             .or_else(|| span_within("ttl", self.ttl, 366 * day))
-            .or_else(|| span_within("lock_ttl", self.lock_ttl, day))
+            .or_else(|| lock_within("lock_ttl", self.lock_ttl, day))
             .or_else(|| span_within("job_lock_ttl", self.job_lock_ttl, day))
             .or_else(|| span_within("wait", self.wait, 3_600))
             .or_else(|| span_within("timeout", self.timeout, 3_600))

@@ -74,6 +74,13 @@ pub struct PriceRange {
     pub max: i64,
 }
 
+impl PriceRange {
+    /// Whether all of another range is in it.
+    pub fn holds(self, other: Self) -> bool {
+        self.min <= other.min && other.max <= self.max
+    }
+}
+
 impl fmt::Display for PriceRange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} to {}", self.min, self.max)
@@ -329,6 +336,25 @@ pub struct RunState {
     pub now: Timestamp,
 }
 
+impl Run {
+    /// Whether enough partitions have completed for the result to be made current: all of them, or seven
+    /// in ten of a run that is forced.
+    pub(crate) fn is_enough(&self) -> bool {
+        self.failed == 0 || self.force && u64::from(self.completed) * 10 >= u64::from(self.expected) * 7
+    }
+
+    /// The stage at which a run that has failed did so.
+    pub(crate) fn failed_at(&self) -> RunStatus {
+        if self.expected == 0 {
+            RunStatus::Scheduling
+        } else if self.completed + self.failed == self.expected && self.is_enough() {
+            RunStatus::Consolidating
+        } else {
+            RunStatus::Running
+        }
+    }
+}
+
 /// Where a message's partition is, for a look before anything is fetched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
@@ -426,6 +452,8 @@ pub enum Step {
         run: RunId,
         /// What it counted.
         counts: Counts,
+        /// Whether all prices were fetched: only then has nothing before the watermark been missed.
+        move_watermark: bool,
     },
     /// Gives a run up, if it has this status.
     FailRun {

@@ -529,6 +529,16 @@ impl Metrics {
         &self.lock_failures
     }
 
+    /// The queues that are counted whether or not they have anything.
+    pub fn known_queues(&self) -> &[String] {
+        &self.known
+    }
+
+    /// How many jobs of a queue waited when they were last counted.
+    pub(crate) fn queue_depth(&self, queue: &str) -> i64 {
+        self.depth.get_or_create(&QueueLabel { queue: queue.to_owned() }).get()
+    }
+
     /// Sets the gauges of the queues. One that is not among them is empty.
     pub fn queues(&self, queues: &[Queue]) {
         for family in [&self.depth, &self.dead, &self.oldest_age_ms] {

@@ -110,8 +110,8 @@ pub struct ToldTo {
 /// Reservations whose time is over, and nobody has written so.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Lapsed {
-    /// The oldest of them.
-    pub ids: Vec<ReservationId>,
+    /// The oldest of them, each with its merchant.
+    pub ids: Vec<(String, ReservationId)>,
     /// Since when the oldest of all is over.
     pub since: Option<Timestamp>,
     /// When it is.

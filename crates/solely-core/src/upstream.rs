@@ -162,12 +162,23 @@ pub struct UpstreamLimits {
 impl UpstreamLimits {
     /// The name of the row that all instances share.
     fn shared_name(&self) -> String {
-        let kind = match self.kind {
-            UpstreamKind::Provider => "provider",
-            UpstreamKind::Plugin => "plugin",
-            UpstreamKind::Source => "source",
-        };
-        format!("{kind}:{}", self.name)
+        shared_name(self.kind, &self.name)
+    }
+}
+
+fn shared_name(kind: UpstreamKind, name: &str) -> String {
+    let kind = match kind {
+        UpstreamKind::Provider => "provider",
+        UpstreamKind::Plugin => "plugin",
+        UpstreamKind::Source => "source",
+    };
+    format!("{kind}:{name}")
+}
+
+impl UpstreamStatus {
+    /// What no two of them have in common.
+    pub fn shared_name(&self) -> String {
+        shared_name(self.kind, &self.name)
     }
 }
 
@@ -386,9 +397,10 @@ impl Upstream {
 
     fn status(&self, paused_until: Option<Timestamp>) -> UpstreamStatus {
         let state = match self.breaker().circuit(Instant::now()) {
+            // Whether or not it asked for a pause as well.
+            Circuit::Open => UpstreamState::Open,
             _ if paused_until.is_some() => UpstreamState::Paused,
             Circuit::Closed => UpstreamState::Closed,
-            Circuit::Open => UpstreamState::Open,
             Circuit::HalfOpen => UpstreamState::HalfOpen,
         };
         UpstreamStatus {

@@ -404,7 +404,9 @@ pub(crate) async fn take(tx: &Tx<'_>, step: &Step, now: Timestamp) -> Result<boo
                 .await?;
             Ok(changed == 1)
         }
-        Step::Switch { run, counts } => switch(tx, *run, counts, now).await,
+        Step::Switch { run, counts, move_watermark } => {
+            switch(tx, *run, counts, *move_watermark, now).await
+        }
         Step::FailRun { run, from, error } => {
             let changed = tx
                 .execute(
@@ -545,7 +547,13 @@ async fn fail_partition(
     Ok(true)
 }
 
-async fn switch(tx: &Tx<'_>, run: RunId, counts: &Counts, now: Timestamp) -> Result<bool, Error> {
+async fn switch(
+    tx: &Tx<'_>,
+    run: RunId,
+    counts: &Counts,
+    move_watermark: bool,
+    now: Timestamp,
+) -> Result<bool, Error> {
     let counted = [counts.added, counts.changed, counts.unchanged, counts.removed].map(signed);
     let switched = tx
         .optional(
@@ -560,10 +568,17 @@ async fn switch(tx: &Tx<'_>, run: RunId, counts: &Counts, now: Timestamp) -> Res
     let Some(row) = switched else { return Ok(false) };
     tx.execute(
         "UPDATE feeds
-            SET current_number = $2, watermark = greatest(watermark, $3),
+            SET current_number = $2, watermark = CASE WHEN $6 THEN greatest(watermark, $3) ELSE watermark END,
                 current_records = current_records + $4::bigint - $5::bigint
           WHERE feed = $1",
-        &[&row.get::<_, i32>(0), &row.get::<_, i64>(1), &row.get::<_, i64>(2), &counted[0], &counted[3]],
+        &[
+            &row.get::<_, i32>(0),
+            &row.get::<_, i64>(1),
+            &row.get::<_, i64>(2),
+            &counted[0],
+            &counted[3],
+            &move_watermark,
+        ],
     )
     .await?;
     Ok(true)

@@ -41,7 +41,7 @@ impl ReserveStore for PostgresStore {
             return self.decide_on_what_was_read(&requests, &rules).await;
         }
         let wanted = Wanted::of(&requests);
-        let asked = Asked::of(&wanted);
+        let asked = Asked::of(&wanted, &rules);
         transact!(self.work, |tx| async {
             let mut books = load(tx, &asked, &wanted).await?;
             waitlist::load(tx, &wanted, &requests, &mut books).await?;
@@ -122,20 +122,22 @@ impl ReserveStore for PostgresStore {
     async fn lapsed(&self, limit: u32) -> Result<Lapsed, StoreError> {
         let rows = self
             .read(
-                "SELECT now_ms, id, expires_at
+                "SELECT now_ms, id, expires_at, merchant_id
                    FROM (SELECT solely_now($1) AS now_ms) AS clock
-                   LEFT JOIN LATERAL (SELECT id, expires_at FROM reservations
+                   LEFT JOIN LATERAL (SELECT id, expires_at, merchant_id FROM reservations
                                        WHERE status <= 1 AND expires_at <= now_ms
                                        ORDER BY expires_at, id LIMIT $2) AS lapsed ON true",
                 &[&self.work.clock.offset_ms(), &i64::from(limit)],
             )
             .await?;
         let now = rows.first().map_or(Timestamp::default(), |found| row::time(found, 0));
-        let of = |found: &Row| Some((found.get::<_, Option<Uuid>>(1)?, row::time(found, 2)));
-        let found: Vec<(Uuid, Timestamp)> = rows.iter().filter_map(of).collect();
-        let since = found.first().map(|(_, since)| *since);
-        let ids = found.into_iter().map(|(id, _)| ReservationId::from_bytes(id.into_bytes())).collect();
-        Ok(Lapsed { ids, since, now })
+        let of = |found: &Row| {
+            let id = ReservationId::from_bytes(found.get::<_, Option<Uuid>>(1)?.into_bytes());
+            Some((row::time(found, 2), (found.get::<_, String>(3), id)))
+        };
+        let found: Vec<(Timestamp, (String, ReservationId))> = rows.iter().filter_map(of).collect();
+        let since = found.first().map(|(since, _)| *since);
+        Ok(Lapsed { ids: found.into_iter().map(|(_, of)| of).collect(), since, now })
     }
 
     async fn waitlist(&self, filter: WaitFilter) -> Result<Vec<(u64, WaitView)>, StoreError> {
@@ -181,7 +183,7 @@ impl PostgresStore {
         rules: &Rules,
     ) -> Result<(Vec<Decided>, Touched), StoreError> {
         let wanted = Wanted::of(requests);
-        let asked = Asked { unlocked: true, ..Asked::of(&wanted) };
+        let asked = Asked { unlocked: true, ..Asked::of(&wanted, rules) };
         let mut books = transact!(self.work, |tx| load(tx, &asked, &wanted).await)?;
         let decided = books.decide(requests, rules);
         transact!(self.work, |tx| write(tx, &books, false).await)?;
@@ -201,11 +203,13 @@ struct Asked {
     scopes: Vec<String>,
     keys: Vec<String>,
     waits: Vec<Uuid>,
+    /// How long the merchants are waited for.
+    wait_ms: i64,
     unlocked: bool,
 }
 
 impl Asked {
-    fn of(wanted: &Wanted) -> Self {
+    fn of(wanted: &Wanted, rules: &Rules) -> Self {
         let (items, units) = wanted.items.iter().map(|(id, units)| (id.clone(), signed(*units))).unzip();
         let (bought, buyers) = wanted.buyers.iter().cloned().unzip();
         let (scopes, keys) = wanted.keys.iter().map(|key| (key.scope.clone(), key.key.clone())).unzip();
@@ -220,6 +224,7 @@ impl Asked {
             scopes,
             keys,
             waits: wanted.waits.iter().map(|id| Uuid::from_bytes(*id.as_bytes())).collect(),
+            wait_ms: row::millis(rules.lock_wait).max(1),
             unlocked: false,
         }
     }
@@ -306,12 +311,19 @@ pub(crate) fn reservation(found: &Row) -> Reservation {
 async fn load(tx: &Tx<'_>, asked: &Asked, wanted: &Wanted) -> Result<Books, Error> {
     let offset = tx.offset_ms();
     let lock = if asked.unlocked {
-        "SELECT solely_now($6) FROM (SELECT $1::text[], $2::text[], $3::text[], $4::uuid[], $5::uuid[]) AS unused"
+        "SELECT solely_now($7) FROM (SELECT $1::text[], $2::text[], $3::text[], $4::uuid[], $5::uuid[], $6::bigint) AS unused"
     } else {
-        "SELECT solely_lock_merchants($1, $2, $3, $4, $5, $6)"
+        "SELECT solely_lock_merchants($1, $2, $3, $4, $5, $6, $7)"
     };
-    let locked: [&(dyn ToSql + Sync); 6] =
-        [&asked.merchants, &asked.box_types, &asked.items, &asked.reservations, &asked.waits, &offset];
+    let locked: [&(dyn ToSql + Sync); 7] = [
+        &asked.merchants,
+        &asked.box_types,
+        &asked.items,
+        &asked.reservations,
+        &asked.waits,
+        &asked.wait_ms,
+        &offset,
+    ];
     // Each by its key, whatever the planner knows of the tables: a LIMIT keeps it from joining them in another way.
     let items_sql = format!(
         "SELECT {ITEM}

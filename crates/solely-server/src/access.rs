@@ -132,7 +132,13 @@ impl Access {
         let Some(known) = &self.known else { return Ok(Caller::Anyone) };
         if let Some(ticket) = ticket {
             let taken = known.store.take_ticket(solely_core::access::hash(ticket)).await?;
-            return taken.ok_or_else(|| unauthenticated("The ticket has ended or was used."));
+            let caller = taken.ok_or_else(|| unauthenticated("The ticket has ended or was used."))?;
+            return match &caller {
+                Caller::Key { id, .. } if !known.keys.is_live(id).await? => {
+                    Err(unauthenticated("The key that the ticket was made with has been revoked."))
+                }
+                _ => Ok(caller),
+            };
         }
         let given = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
         let token = given.and_then(|given| {

@@ -23,9 +23,18 @@ impl<T> Page<T> {
         Self { items, next_cursor }
     }
 
-    /// All there is.
-    pub(crate) fn whole(items: Vec<T>) -> Self {
-        Self { items, next_cursor: None }
+    /// A page of at most `limit` of a short list that is all there, from behind the cursor on.
+    pub(crate) fn part_of(
+        mut items: Vec<T>,
+        limit: u32,
+        after: Option<&str>,
+        cursor: impl Fn(&T) -> String,
+    ) -> Self {
+        if let Some(after) = after {
+            let place = items.iter().position(|item| cursor(item) == after);
+            items.drain(..place.map_or(items.len(), |place| place + 1));
+        }
+        Self::of(items, limit, cursor)
     }
 
     /// The same page of other things.

@@ -22,6 +22,7 @@ use solely_core::limits;
 use solely_core::reserve::Watched;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 
 use crate::App;
 use crate::error::{ApiError, ApiErrors};
@@ -30,11 +31,15 @@ use crate::live;
 
 /// The sockets of this process.
 #[derive(Clone)]
-pub(crate) struct Sockets(Arc<Semaphore>);
+pub(crate) struct Sockets {
+    places: Arc<Semaphore>,
+    /// The keys that sockets were opened with, each with what tells their sockets that it was revoked.
+    keys: Arc<Mutex<HashMap<String, CancellationToken>>>,
+}
 
 impl Default for Sockets {
     fn default() -> Self {
-        Self(Arc::new(Semaphore::new(limits::SOCKETS_MAX)))
+        Self { places: Arc::new(Semaphore::new(limits::SOCKETS_MAX)), keys: Arc::default() }
     }
 }
 
@@ -42,9 +47,43 @@ impl Sockets {
     /// Waits until every socket is closed.
     pub(crate) async fn closed(&self) {
         let all = u32::try_from(limits::SOCKETS_MAX).unwrap_or(u32::MAX);
-        let _ = self.0.acquire_many(all).await;
+        let _ = self.places.acquire_many(all).await;
+    }
+
+    /// Cancelled when what a socket was opened with is good no more.
+    fn good(&self, app: &App, caller: &Caller) -> CancellationToken {
+        let Caller::Key { id, .. } = caller else { return CancellationToken::new() };
+        let mut keys = self.keys();
+        if let Some(good) = keys.get(id) {
+            return good.clone();
+        }
+        let good = CancellationToken::new();
+        keys.insert(id.clone(), good.clone());
+        tokio::spawn(self.clone().follow(app.clone(), id.clone()));
+        good
+    }
+
+    fn keys(&self) -> MutexGuard<'_, HashMap<String, CancellationToken>> {
+        self.keys.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Looks at a key for as long as it may have sockets.
+    async fn follow(self, app: App, id: String) {
+        while !app.access.is_revoked(&id).await {
+            tokio::select! {
+                () = app.stop.cancelled() => return,
+                () = tokio::time::sleep(LOOK_AT_KEYS) => {}
+            }
+        }
+        if let Some(good) = self.keys().remove(&id) {
+            good.cancel();
+        }
     }
 }
+
+/// How often a key that sockets were opened with is looked at. What is known of it may be as old as
+/// [`limits::KEY_TRUST`].
+const LOOK_AT_KEYS: Duration = Duration::from_secs(1);
 
 /// Opens a socket
 ///
@@ -67,7 +106,7 @@ pub(crate) async fn open(
 ) -> Result<Response, ApiError> {
     let upgrade =
         upgrade.map_err(|_| ApiError::invalid("this route opens a WebSocket: the request is no upgrade"))?;
-    let Ok(place) = app.sockets.0.clone().try_acquire_owned() else {
+    let Ok(place) = app.sockets.places.clone().try_acquire_owned() else {
         let message = "There are as many sockets as there may be.";
         let refused = ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "OVERLOADED", message);
         return Err(refused.retry_after(Duration::from_secs(5)));
@@ -252,12 +291,15 @@ struct Socket {
     /// A dashboard follows what goes on.
     dashboard: Option<live::Listening>,
     heard: Instant,
+    /// Cancelled when the key that it was opened with is revoked.
+    good: CancellationToken,
 }
 
 impl Socket {
     fn new(stream: WebSocket, app: App, caller: Caller) -> Box<Self> {
         let (outbox, subscriptions, heard) = (Arc::default(), HashMap::new(), Instant::now());
-        Box::new(Self { stream, app, outbox, subscriptions, caller, dashboard: None, heard })
+        let good = app.sockets.good(&app, &caller);
+        Box::new(Self { stream, app, outbox, subscriptions, caller, dashboard: None, heard, good })
     }
 
     async fn serve(mut self: Box<Self>) {
@@ -274,6 +316,7 @@ impl Socket {
             let outbox = self.outbox.clone();
             let ended = tokio::select! {
                 () = self.app.stop.cancelled() => Err(End::Close(close_code::AWAY, "the server stops")),
+                () = self.good.cancelled() => Err(End::Close(close_code::POLICY, "the key was revoked")),
                 () = outbox.some.notified() => Box::pin(self.send_some()).await,
                 _ = pulse.tick() => {
                     if self.heard.elapsed() > limits::SOCKET_PULSE * 3 {

@@ -363,7 +363,7 @@ pub(crate) fn take(tx: &Tx<'_>, step: &Step) -> Result<bool, Error> {
             let values = params![run.to_string(), completed, failed, to.word(), error, ended];
             Ok(end.execute(values)? == 1)
         }
-        Step::Switch { run, counts } => switch(tx, *run, counts),
+        Step::Switch { run, counts, move_watermark } => switch(tx, *run, counts, *move_watermark),
         Step::FailRun { run, from, error } => {
             let mut fail = tx.conn.prepare_cached(
                 "UPDATE run_metadata SET status = 'failed', error = ?3, completed_at = ?4
@@ -546,7 +546,7 @@ fn fail_partition(
     Ok(true)
 }
 
-fn switch(tx: &Tx<'_>, run: RunId, counts: &Counts) -> Result<bool, Error> {
+fn switch(tx: &Tx<'_>, run: RunId, counts: &Counts, move_watermark: bool) -> Result<bool, Error> {
     let counted = [counts.added, counts.changed, counts.unchanged, counts.removed].map(signed);
     let mut complete = tx.conn.prepare_cached(
         "UPDATE run_metadata
@@ -563,11 +563,12 @@ fn switch(tx: &Tx<'_>, run: RunId, counts: &Counts) -> Result<bool, Error> {
             "UPDATE feeds
                 SET current_number = of_run.number,
                     current_records = current_records + of_run.added - of_run.removed,
-                    watermark = max(coalesce(watermark, 0), of_run.watermark_after)
+                    watermark = CASE WHEN ?2 THEN max(coalesce(watermark, 0), of_run.watermark_after)
+                                     ELSE watermark END
                FROM run_metadata AS of_run
               WHERE of_run.run_id = ?1 AND feeds.feed = of_run.feed",
         )?
-        .execute([run.to_string()])?;
+        .execute(params![run.to_string(), move_watermark])?;
     Ok(true)
 }
 

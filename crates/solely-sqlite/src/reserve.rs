@@ -53,15 +53,15 @@ impl ReserveStore for SqliteStore {
         let now = self.writer.now();
         self.read(move |conn| {
             let mut find = conn.prepare_cached(
-                "SELECT id, expires_at FROM reservations
+                "SELECT id, expires_at, merchant_id FROM reservations
                   WHERE status <= 1 AND expires_at <= ?1 ORDER BY expires_at, id LIMIT ?2",
             )?;
             let rows = find.query_map((now.as_millis(), limit), |found| {
-                Ok((reservation_id(found, 0)?, row::time(found, 1)?))
+                Ok((row::time(found, 1)?, (found.get::<_, String>(2)?, reservation_id(found, 0)?)))
             })?;
             let found = rows.collect::<Result<Vec<_>, _>>()?;
-            let since = found.first().map(|(_, since)| *since);
-            Ok(Lapsed { ids: found.into_iter().map(|(id, _)| id).collect(), since, now })
+            let since = found.first().map(|(since, _)| *since);
+            Ok(Lapsed { ids: found.into_iter().map(|(_, of)| of).collect(), since, now })
         })
         .await
     }

@@ -7,6 +7,7 @@ use tracing::{debug, info, warn};
 
 use super::job::Written;
 use super::{Resolved, Status};
+use crate::id::JobId;
 use crate::metrics::{EnrichMetrics, Metrics, SKIPS};
 
 /// A place in a request.
@@ -91,13 +92,18 @@ impl Decisions {
         info!(target: "solely::decision", event, requestId = request_id, reason = skip.word());
     }
 
-    pub(super) fn hit(&self, of: Subject<'_>, resolved: &Resolved, age: Duration) {
+    pub(super) fn hit(&self, of: Subject<'_>, resolved: &Resolved) {
         let status = resolved.status.word();
         self.counted.cache[usize::from(resolved.status == Status::NotFound)].inc();
-        self.counted.skipped[Skip::AlreadyCached as usize].inc();
         let event = self.names.cache_hit.as_str();
         info!(target: "solely::decision", event, requestId = of.request_id, placeId = of.place_id,
               restaurantName = of.name, status);
+    }
+
+    /// It is known, so no lookup is made.
+    pub(super) fn already_cached(&self, of: Subject<'_>, resolved: &Resolved, age: Duration) {
+        let status = resolved.status.word();
+        self.counted.skipped[Skip::AlreadyCached as usize].inc();
         let (event, age_ms) = (self.names.enqueue_skipped.as_str(), crate::clock::millis(age));
         info!(target: "solely::decision", event, requestId = of.request_id, placeId = of.place_id,
               reason = Skip::AlreadyCached.word(), status, ageMs = age_ms, hasUrl = resolved.url.is_some());
@@ -137,17 +143,18 @@ impl Decisions {
         }
     }
 
-    pub(super) fn enqueued(&self, of: Subject<'_>, reason: &str) {
+    /// A lookup was made; so many of the provider's are known to wait with it.
+    pub(super) fn enqueued(&self, of: Subject<'_>, reason: &str, queue_size: i64) {
         let event = self.names.job_enqueued.as_str();
         debug!(target: "solely::decision", event, requestId = of.request_id, placeId = of.place_id,
-               name = of.name, cityText = of.city, statusSet = "PENDING", reason);
+               name = of.name, cityText = of.city, statusSet = "PENDING", reason, queueSize = queue_size);
     }
 
-    pub(super) fn deduplicated(&self, of: Subject<'_>, by: Option<&str>) {
+    pub(super) fn deduplicated(&self, of: Subject<'_>, job: JobId, by: Option<&str>) {
         self.counted.deduplicated.inc();
         let event = self.names.job_deduplicated.as_str();
         info!(target: "solely::decision", event, requestId = of.request_id, placeId = of.place_id,
-              existingRequestId = by);
+              existingJobId = %job, existingRequestId = by);
     }
 
     pub(super) fn skipped(&self, of: Subject<'_>, skip: Skip) {

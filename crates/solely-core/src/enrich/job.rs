@@ -57,6 +57,7 @@ impl Handler for Lookups {
         let (entry, ()) = tokio::join!(self.look_again(job), self.keep_lease(job));
         let entry = entry?;
         if entry.is_some_and(|entry| self.is_done(&entry, &lookup, job)) {
+            self.give_lease_back(job);
             return Ok(Done::default());
         }
         let (resolved, refused) = self.find(&lookup, job, &time).await?;
@@ -86,6 +87,15 @@ impl Lookups {
         if let Some(companion) = &self.enrich.inner.companion {
             let lock = copy::lock_name(&entry_key(&self.provider.name, &job.key));
             companion.keep(&[lock], &job.id.to_string(), self.provider.settings.lock_ttl).await;
+        }
+    }
+
+    /// There is nothing to be looked up after all.
+    fn give_lease_back(&self, job: &Job) {
+        if let Some(companion) = self.enrich.inner.companion.clone() {
+            let (lock, owner) =
+                (copy::lock_name(&entry_key(&self.provider.name, &job.key)), job.id.to_string());
+            tokio::spawn(async move { companion.give_back(&[lock], &owner).await });
         }
     }
 

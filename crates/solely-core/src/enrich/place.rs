@@ -26,8 +26,9 @@ pub struct ResultObject<'a> {
     pub address: Option<Cow<'a, str>>,
     /// All its fields but the states, in order.
     fields: Vec<(Cow<'a, str>, &'a RawValue)>,
-    /// The states of providers that it came with, in order.
+    /// The states of providers that it came with, in order, and whether it came with any such field.
     providers: Vec<(Cow<'a, str>, &'a RawValue)>,
+    has_providers: bool,
     /// The flat `wolt` that it came with.
     wolt: Option<&'a RawValue>,
 }
@@ -86,6 +87,15 @@ impl<'a> ResultObject<'a> {
             write_field(into, name, value.get());
             into.push(',');
         }
+        // Where nothing was asked, nothing is added.
+        if states.is_empty() && !self.has_providers {
+            if !self.fields.is_empty() {
+                into.pop();
+            }
+            self.write_wolt(into, None);
+            into.push('}');
+            return;
+        }
         into.push_str("\"providers\":{");
         let kept = self.providers.iter().filter(|(name, _)| !states.iter().any(|(asked, _)| asked == name));
         let mut first = true;
@@ -101,8 +111,14 @@ impl<'a> ResultObject<'a> {
         }
         into.push('}');
         let asked = states.iter().find(|(name, _)| *name == "wolt").filter(|_| legacy_wolt_field);
+        self.write_wolt(into, asked.map(|(_, state)| *state));
+        into.push('}');
+    }
+
+    /// Writes the flat twin: what is known now, or what it came with.
+    fn write_wolt(&self, into: &mut String, asked: Option<&State>) {
         match (asked, self.wolt) {
-            (Some((_, state)), _) => {
+            (Some(state), _) => {
                 into.push_str(",\"wolt\":");
                 write_state(into, state, false);
             }
@@ -112,7 +128,6 @@ impl<'a> ResultObject<'a> {
             }
             (None, None) => {}
         }
-        into.push('}');
     }
 }
 
@@ -181,7 +196,8 @@ impl<'a> Visitor<'a> for Of {
     fn visit_map<A: MapAccess<'a>>(self, mut map: A) -> Result<Self::Value, A::Error> {
         let [id_field, name_field, address_field] = self.0.names();
         let (mut id, mut name, mut address) = (None, None, None);
-        let (mut fields, mut providers, mut wolt) = (Vec::new(), Vec::new(), None);
+        let (mut fields, mut providers, mut wolt) = (Vec::with_capacity(8), Vec::new(), None);
+        let mut has_providers = false;
         while let Some(Text(field)) = map.next_key::<Text<'a>>()? {
             let value: &'a RawValue = map.next_value()?;
             let wrong = |what: &str| A::Error::custom(format!("`{field}` is {what}"));
@@ -197,9 +213,11 @@ impl<'a> Visitor<'a> for Of {
                 name = Some(text(value).map_err(|_| wrong("a string"))?);
             } else if field == address_field {
                 if value.get() != "null" {
-                    address = Some(text(value).map_err(|_| wrong("a string"))?);
+                    let given = text(value).map_err(|_| wrong("a string"))?;
+                    address = Some(given).filter(|given| !given.is_empty());
                 }
             } else if field == "providers" {
+                has_providers = value.get() != "null";
                 providers = if value.get() == "null" {
                     Vec::new()
                 } else {
@@ -212,6 +230,8 @@ impl<'a> Visitor<'a> for Of {
                 continue;
             }
             let mapped = match self.0 {
+                // What the mapping gives its own meaning: a place's resource name is none of a result's.
+                Shape::GooglePlace if Shape::Result.names().contains(&&*field) => None,
                 Shape::GooglePlace if field == id_field => Some((Cow::Borrowed("placeId"), value)),
                 Shape::GooglePlace if field == address_field => Some((Cow::Borrowed("address"), value)),
                 Shape::GooglePlace if field == name_field => {
@@ -229,6 +249,7 @@ impl<'a> Visitor<'a> for Of {
             address,
             fields,
             providers,
+            has_providers,
             wolt,
         })
     }
@@ -317,7 +338,8 @@ mod tests {
         ResultObject::read(&raw, Shape::Result).expect("reads").write(&mut out, &[], true);
         assert_eq!(
             out,
-            r#"{"placeId":"a","name":"b","n":1.10,"big":12345678901234567890123,"providers":{}}"#
+            r#"{"placeId":"a","name":"b","n":1.10,"big":12345678901234567890123}"#,
+            "nothing asked, nothing added"
         );
     }
 
@@ -335,6 +357,17 @@ mod tests {
         );
         assert_eq!((&got["location"]["latitude"], &got["types"]), (&json!(1.5), &json!(["restaurant"])));
         assert_eq!((&got["id"], &got["wolt"]["status"]), (&Value::Null, &json!("PENDING")));
+        // The resource name of a place is not what it is called, wherever it stands.
+        for text in [
+            r#"{"name":"places/ChIJ","id":"ChIJ","displayName":{"text":"Pizza"},"formattedAddress":""}"#,
+            r#"{"id":"ChIJ","displayName":{"text":"Pizza"},"name":"places/ChIJ"}"#,
+        ] {
+            let raw: &RawValue = serde_json::from_str(text).expect("JSON");
+            let mut out = String::new();
+            ResultObject::read(raw, Shape::GooglePlace).expect("reads").write(&mut out, &[], true);
+            assert_eq!(out.matches("\"name\"").count(), 1, "{out}");
+            assert!(out.contains(r#""name":"Pizza""#), "{out}");
+        }
     }
 
     #[test]

@@ -26,7 +26,7 @@ use crate::error::StoreError;
 use crate::event::NewEvent;
 use crate::fault::{self, Guard};
 use crate::id::JobId;
-use crate::job::{JobState, NewJob, Window};
+use crate::job::{Enqueued, JobState, NewJob, Window};
 use crate::json::Json;
 
 /// Who asks.
@@ -219,8 +219,8 @@ impl Enrich {
         let Asked::Answered(answers) = inner.jobs.wait(Ask { request: None, waits }).await? else {
             return Ok(warmed);
         };
-        let decisions = inner.decisions(provider);
-        let mut found = Vec::new();
+        let (decisions, waiting) = (inner.decisions(provider), inner.waiting(provider));
+        let (mut found, mut made) = (Vec::new(), 0);
         for (n, answer) in missing.into_iter().zip(answers) {
             let Place { place_id, name, city_text, .. } = &places[n];
             let of = Subject { request_id: &from.request_id, place_id, name, city: city_text.as_deref() };
@@ -231,11 +231,12 @@ impl Enrich {
                 }
                 Waits::Made => {
                     warmed.queued += 1;
-                    decisions.enqueued(of, "warm");
+                    made += 1;
+                    decisions.enqueued(of, "warm", waiting + made);
                 }
-                Waits::Known { by, .. } => {
+                Waits::Known { of: job, by, .. } => {
                     warmed.duplicate += 1;
-                    decisions.deduplicated(of, by.as_deref());
+                    decisions.deduplicated(of, job, by.as_deref());
                 }
             }
         }
@@ -362,8 +363,10 @@ impl Inner {
             Waits::Made | Waits::Known { .. } => None,
         };
         let found: Vec<(usize, Entry)> = missing.iter().zip(&answers).filter_map(known).collect();
+        let mut made = 0;
         for (&n, answer) in missing.iter().zip(&answers) {
-            self.say(from, &all[n], visit.copied.hints[n].as_ref(), answer);
+            made += i64::from(*answer == Waits::Made);
+            self.say(from, &all[n], visit.copied.hints[n].as_ref(), answer, made);
         }
         leases.give_back(self, |nth| !matches!(answers[nth], Waits::Made));
         self.cache.remember(&visit.copied, found.clone(), began);
@@ -401,8 +404,13 @@ impl Inner {
         Err(error.into())
     }
 
-    /// Says what became of a place that was missing.
-    fn say(&self, from: &Asker, one: &One<'_>, hint: Option<&Hinted>, answer: &Waits) {
+    /// Lookups of a provider that waited when they were last counted.
+    fn waiting(&self, provider: &Provider) -> i64 {
+        self.jobs.metrics().queue_depth(&super::queue(&provider.name))
+    }
+
+    /// Says what became of a place that was missing, behind so many lookups that this request made.
+    fn say(&self, from: &Asker, one: &One<'_>, hint: Option<&Hinted>, answer: &Waits, made: i64) {
         let (decisions, of) = (self.decisions(one.provider), one.named(from));
         let waits = match answer {
             Waits::Resolved(_) => return,
@@ -413,11 +421,11 @@ impl Inner {
         let lock = self.lock(hint, waits.map(|(of, state, _)| (of, state)), one.provider);
         decisions.lock(of, lock);
         match (waits, lock) {
-            (None, _) => decisions.enqueued(of, "cache_miss"),
-            (Some((_, _, by)), Lock::Acquired) => decisions.deduplicated(of, by),
+            (None, _) => decisions.enqueued(of, "cache_miss", self.waiting(one.provider) + made),
+            (Some((job, _, by)), Lock::Acquired) => decisions.deduplicated(of, job, by),
             (Some(_), Lock::Held) => decisions.skipped(of, Skip::LockHeld),
-            (Some((_, _, by)), Lock::Error(_)) => {
-                decisions.deduplicated(of, by);
+            (Some((job, _, by)), Lock::Error(_)) => {
+                decisions.deduplicated(of, job, by);
                 let away = self.companion.as_ref().is_some_and(|companion| !companion.ok());
                 decisions.skipped(of, if away { Skip::RedisDown } else { Skip::LockError });
             }
@@ -465,9 +473,10 @@ impl Inner {
                     pending += 1;
                     return State::Pending;
                 };
-                decisions.hit(one.named(from), &resolved, entry.as_of.since(entry.updated_at));
-                if entry.age == Age::Stale {
-                    self.refresh_ahead(from, one, entry);
+                decisions.hit(one.named(from), &resolved);
+                if entry.age != Age::Stale || !self.refresh_ahead(from, one, entry) {
+                    let age = entry.as_of.since(entry.updated_at);
+                    decisions.already_cached(one.named(from), &resolved, age);
                 }
                 State::Known { resolved, updated_at: entry.updated_at }
             };
@@ -476,10 +485,11 @@ impl Inner {
         Answered { states, pending }
     }
 
-    /// Has an entry refreshed that is near its end, once in its life. Nobody waits for it.
-    fn refresh_ahead(self: &Arc<Self>, from: &Asker, one: &One<'_>, entry: &Entry) {
+    /// Has an entry refreshed that is near its end, once in its life. Nobody waits for it. False if it was
+    /// asked for before.
+    fn refresh_ahead(self: &Arc<Self>, from: &Asker, one: &One<'_>, entry: &Entry) -> bool {
         if self.refreshed.get(&entry.key) == Some(entry.updated_at) {
-            return;
+            return false;
         }
         self.refreshed.insert(entry.key.clone(), entry.updated_at);
         let request_id = Some(from.request_id.clone());
@@ -487,12 +497,20 @@ impl Inner {
         let mut job = lookup.job(one.provider, from.trace.clone());
         // The window is what is left of its life: a refresh that fails is not tried again.
         job.window = Window::Check(entry.stale_until.since(entry.as_of));
-        let (inner, key) = (self.clone(), entry.key.clone());
+        let (inner, key, provider) = (self.clone(), entry.key.clone(), one.provider.clone());
         tokio::spawn(async move {
-            if inner.jobs.enqueue(vec![job]).await.is_err() {
-                inner.refreshed.invalidate(&key);
+            match inner.jobs.enqueue(vec![job]).await.as_deref() {
+                Ok([Enqueued::Created]) => {
+                    let Place { place_id, name, city_text, .. } = &lookup.place;
+                    let request_id = lookup.request_id.as_deref().unwrap_or_default();
+                    let of = Subject { request_id, place_id, name, city: city_text.as_deref() };
+                    inner.decisions(&provider).enqueued(of, "refresh_ahead", inner.waiting(&provider) + 1);
+                }
+                Ok(_) => {}
+                Err(_) => inner.refreshed.invalidate(&key),
             }
         });
+        true
     }
 }
 

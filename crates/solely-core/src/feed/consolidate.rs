@@ -22,15 +22,16 @@ pub(super) struct Consolidations(pub(super) Feed);
 #[async_trait]
 impl Handler for Consolidations {
     async fn handle(&self, delivery: &Delivery) -> Result<Done, Failure> {
-        let state = match self.0.of_message(&delivery.job).await? {
-            Some((state, _)) if state.run.status == RunStatus::Consolidating => state,
-            _ => return Ok(Done::default()),
+        let Some((state, source)) = self.0.at_stage(&delivery.job, RunStatus::Consolidating).await? else {
+            return Ok(Done::default());
         };
         let (run, store) = (&state.run, self.0.jobs.store());
         let failed = |error: crate::StoreError| Failure::transient(error.to_string());
         let (found, current) = store.counts(run.id).await.map_err(failed)?;
         // Where all that is current was seen, nothing has vanished.
-        let within = if found.changed + found.unchanged < current { fetched(&state) } else { Vec::new() };
+        let is_full = run.mode == Mode::Full;
+        let within =
+            if is_full && found.changed + found.unchanged < current { fetched(&state) } else { Vec::new() };
         while store.consolidate(run.id, within.clone()).await.map_err(failed)? {}
         let (counts, _) = store.counts(run.id).await.map_err(failed)?;
         let details = serde_json::json!({
@@ -38,7 +39,9 @@ impl Handler for Consolidations {
             "removed": counts.removed,
         });
         let told = NewEvent::new(subject(run.id), "run_completed").details(Json::of(&details));
-        let effect = Effect::Feed(Step::Switch { run: run.id, counts });
+        // What was not fetched may have changed: the next incremental run still has to look for it.
+        let all = fetched(&state).iter().any(|range| range.holds(source.settings.range));
+        let effect = Effect::Feed(Step::Switch { run: run.id, counts, move_watermark: all });
         Ok(Done { effect, events: vec![told], ..Done::default() })
     }
 
@@ -47,12 +50,9 @@ impl Handler for Consolidations {
     }
 }
 
-/// The prices within which a record that was not seen has vanished: those of completed partitions,
-/// taken together where they touch. None of an incremental run.
+/// The prices within which a record that a full run has not seen has vanished: those of completed
+/// partitions, taken together where they touch.
 fn fetched(state: &RunState) -> Vec<PriceRange> {
-    if state.run.mode == Mode::Incremental {
-        return Vec::new();
-    }
     let completed = |status| status == PartitionStatus::Completed;
     let mut ranges: Vec<PriceRange> =
         state.partitions.iter().filter(|p| completed(p.status)).map(|p| p.range).collect();

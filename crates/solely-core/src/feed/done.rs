@@ -40,8 +40,7 @@ fn ended(run: &Run, source: &FeedSource) -> Done {
         return Done::default();
     }
     let counted = serde_json::json!({"completed": run.completed, "failed": run.failed});
-    let enough = run.failed == 0 || run.force && is_enough(run);
-    let (to, error, event, next_jobs) = if enough {
+    let (to, error, event, next_jobs) = if run.is_enough() {
         (RunStatus::Consolidating, None, "run_consolidating", vec![OfRun::consolidate(run, source)])
     } else {
         let why = format!("{} of {} partitions failed", run.failed, run.expected);
@@ -53,7 +52,3 @@ fn ended(run: &Run, source: &FeedSource) -> Done {
     Done { effect: Effect::Feed(step), next_jobs, events: vec![told], otherwise: Vec::new() }
 }
 
-/// Seven in ten.
-fn is_enough(run: &Run) -> bool {
-    u64::from(run.completed) * 10 >= u64::from(run.expected) * 7
-}

@@ -7,12 +7,12 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
-use futures::future::try_join_all;
+use futures::{StreamExt as _, TryStreamExt as _};
 
 use super::message::{OfRun, WorkItem};
 use super::partition::Planner;
 use super::source::Scope;
-use super::system::{Feed, FeedSource, subject};
+use super::system::{ChangeError, Feed, FeedSource, change_of, subject};
 use super::{NewPartition, PriceRange, Run, RunState, RunStatus, Step};
 use crate::commit::Effect;
 use crate::event::NewEvent;
@@ -29,9 +29,8 @@ pub(super) struct Schedules(pub(super) Feed);
 #[async_trait]
 impl Handler for Schedules {
     async fn handle(&self, delivery: &Delivery) -> Result<Done, Failure> {
-        let (state, source) = match self.0.of_message(&delivery.job).await? {
-            Some(found) if found.0.run.status == RunStatus::Scheduling => found,
-            _ => return Ok(Done::default()),
+        let Some((state, source)) = self.0.at_stage(&delivery.job, RunStatus::Scheduling).await? else {
+            return Ok(Done::default());
         };
         let partitions = if state.partitions.is_empty() {
             plan(&source, &state.run).await?
@@ -67,8 +66,35 @@ pub(super) fn failed_run(job: &Job, from: RunStatus, error: &str) -> Done {
 }
 
 impl Feed {
+    /// The run that a message is about, and its source, if it is at this stage. One that has failed there
+    /// is brought back with its dead letter.
+    pub(super) async fn at_stage(
+        &self,
+        job: &Job,
+        stage: RunStatus,
+    ) -> Result<Option<(RunState, std::sync::Arc<FeedSource>)>, Failure> {
+        let Some((state, source)) = self.of_message(job).await? else { return Ok(None) };
+        if state.run.status == stage {
+            return Ok(Some((state, source)));
+        }
+        if state.run.status != RunStatus::Failed || state.run.failed_at() != stage {
+            return Ok(None);
+        }
+        let revived = self.change(state.run.id, |state| {
+            if state.run.status != RunStatus::Failed || state.run.failed_at() != stage {
+                return Err(ChangeError::State(format!("the run is {}", state.run.status.word())));
+            }
+            Ok(change_of(state, stage, NewEvent::new(subject(state.run.id), "run_resumed")))
+        });
+        match revived.await {
+            Ok(state) => Ok(Some((state, source))),
+            Err(ChangeError::Store(error)) => Err(Failure::transient(error.to_string())),
+            Err(other) => Err(Failure::permanent(other.to_string())),
+        }
+    }
+
     /// The run that a message is about, and its source. None if there is no such run any more.
-    pub(super) async fn of_message(
+    async fn of_message(
         &self,
         job: &Job,
     ) -> Result<Option<(RunState, std::sync::Arc<FeedSource>)>, Failure> {
@@ -99,17 +125,29 @@ fn scope(run: &Run, range: PriceRange) -> Scope {
     Scope { range, updated: run.updated, trace: run.trace.clone() }
 }
 
-/// How many records there are in a range, for all that some of the calls fail.
+/// How many records there are in a range, for all that some of the calls fail or have to wait. What
+/// other ranges were found to have is not given up for it.
 async fn count(source: &FeedSource, run: &Run, range: PriceRange) -> Result<u64, Failure> {
-    let (scope, mut wait) = (scope(run, range), FIRST_WAIT);
-    for _ in 1..source.settings.max_deliveries {
+    let (scope, mut wait, mut tries) = (scope(run, range), FIRST_WAIT, 1);
+    loop {
         match source.count(&scope).await {
-            Err(Failure::Transient { .. }) => tokio::time::sleep(wait).await,
+            Err(Failure::Transient { .. }) if tries < source.settings.max_deliveries => {
+                tokio::time::sleep(wait).await;
+                wait *= 2;
+                tries += 1;
+            }
+            Err(Failure::Postponed { delay, .. }) => tokio::time::sleep(delay).await,
             other => return other,
         }
-        wait *= 2;
     }
-    source.count(&scope).await
+}
+
+/// What comes of calls, in their order; as many at once as the source takes.
+async fn in_turn<T>(
+    source: &FeedSource,
+    calls: impl Iterator<Item = impl Future<Output = Result<T, Failure>>>,
+) -> Result<Vec<T>, Failure> {
+    futures::stream::iter(calls).buffered(source.settings.concurrency.max(1)).try_collect().await
 }
 
 /// Partitions of about equal size, by the heatmap.
@@ -123,13 +161,13 @@ async fn plan(source: &FeedSource, run: &Run) -> Result<Vec<NewPartition>, Failu
             return Ok(planner.partitions());
         }
         let counts = probes.into_iter().map(|range| count(source, run, range));
-        planner.learn(&try_join_all(counts).await?);
+        planner.learn(&in_turn(source, counts).await?);
     }
 }
 
 /// The partitions that the client wants, with as many records as the source counts.
 async fn counted(source: &FeedSource, state: &RunState) -> Result<Vec<NewPartition>, Failure> {
-    try_join_all(state.partitions.iter().map(|partition| async move {
+    let counts = state.partitions.iter().map(|partition| async move {
         let total = match count(source, &state.run, partition.range).await {
             Ok(total) => Some(total),
             // It only says how far the partition is: a source that cannot count can be copied.
@@ -137,6 +175,6 @@ async fn counted(source: &FeedSource, state: &RunState) -> Result<Vec<NewPartiti
             Err(other) => return Err(other),
         };
         Ok(NewPartition { id: partition.id.clone(), range: partition.range, total })
-    }))
-    .await
+    });
+    in_turn(source, counts).await
 }

@@ -121,8 +121,9 @@ fn failure(error: &CallError<UpstreamError>) -> Failure {
     }
 }
 
-/// How long a page waits for its turn; then its message makes room for others.
-const PAGE_PATIENCE: Duration = Duration::from_secs(5);
+/// How long a page waits for its turn; then its message is put back and spends no attempt. A process that
+/// dies while a message waits in its hands costs that message one.
+const PAGE_PATIENCE: Duration = Duration::from_millis(250);
 const COUNT_PATIENCE: Duration = Duration::from_secs(60);
 const SHORTEST_WAIT: Duration = Duration::from_millis(200);
 /// How often a change is tried on what it finds.

@@ -161,6 +161,10 @@ impl Inner {
         Ok(failure.as_ref().and_then(Failed::of).filter(|failed| failed.failures > 0))
     }
 
+    async fn left_alone(&self, key: &EntryKey) -> Result<Option<Queued>, StoreError> {
+        Ok(self.failure(key).await?.map(|failed| Queued::LeftAlone(failed.error)))
+    }
+
     /// Waits for the one call of a key.
     async fn fetch(
         self: &Arc<Self>,
@@ -201,7 +205,8 @@ impl Inner {
             return Ok(Queued::No);
         }
         match self.job_locks.get(key) {
-            Some(until) if until > now => return Ok(Queued::No),
+            // The refresh that was queued may have failed since.
+            Some(until) if until > now => return Ok(self.left_alone(key).await?.unwrap_or(Queued::No)),
             Some(_) => self.job_locks.invalidate(key),
             None => {}
         }
@@ -223,8 +228,8 @@ impl Inner {
         version: u64,
         call: PluginCall,
     ) -> Result<Queued, StoreError> {
-        if let Some(failed) = self.failure(key).await? {
-            return Ok(Queued::LeftAlone(failed.error));
+        if let Some(left_alone) = self.left_alone(key).await? {
+            return Ok(left_alone);
         }
         if self.is_flying(key).await? {
             return Ok(Queued::No);
@@ -255,7 +260,16 @@ impl Inner {
             window: Window::Check(app.settings.job_lock_ttl),
             ..NewJob::new(QUEUE, format!("{}:{}", app.name, key.key))
         };
-        let made = self.jobs.enqueue(vec![job]).await?;
+        let made = match self.jobs.enqueue(vec![job]).await {
+            Ok(made) => made,
+            Err(error) => {
+                // Nothing was queued, so nothing keeps others from it.
+                if let Some(companion) = &self.companion {
+                    companion.give_back(&lock, &owner).await;
+                }
+                return Err(error);
+            }
+        };
         let created = made == [Enqueued::Created];
         if created {
             app.counted.refreshes.inc();

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::oneshot;
+use tokio::sync::{Semaphore, oneshot};
 
 use super::operation::{Decided, Request};
 use crate::error::StoreError;
@@ -52,12 +52,14 @@ struct Inner {
     lines: Mutex<HashMap<Arc<str>, VecDeque<Waiting>>>,
     waiting: AtomicUsize,
     run: Run,
+    /// Batches that may be under way at once.
+    turns: Arc<Semaphore>,
 }
 
 impl Combiner {
-    /// Lines whose batches are run by this.
-    pub fn new(run: Run) -> Self {
-        Self(Arc::new(Inner { lines: Mutex::default(), waiting: AtomicUsize::new(0), run }))
+    /// Lines whose batches are run by this, as many at once as there are turns.
+    pub fn new(run: Run, turns: Arc<Semaphore>) -> Self {
+        Self(Arc::new(Inner { lines: Mutex::default(), waiting: AtomicUsize::new(0), run, turns }))
     }
 
     /// Requests that wait.
@@ -123,7 +125,10 @@ impl Inner {
 
     /// Runs batch after batch until nobody is in the line.
     async fn drain(self: Arc<Self>, name: Arc<str>) {
-        while let Some(batch) = self.seal(&name) {
+        loop {
+            // Nothing is sealed before it has its turn: until then whoever waits may give up.
+            let turn = self.turns.acquire().await;
+            let Some(batch) = self.seal(&name) else { return };
             let (requests, callers): (Vec<Request>, Vec<_>) =
                 batch.into_iter().map(|waiting| (waiting.request, waiting.caller)).unzip();
             // A batch that panics is its callers' loss, and nobody else's.
@@ -140,6 +145,7 @@ impl Inner {
                 }
                 Err(_) => drop(callers),
             }
+            drop(turn);
         }
     }
 
@@ -167,7 +173,7 @@ impl Inner {
 
 #[cfg(test)]
 mod tests {
-    use tokio::sync::{Semaphore, mpsc};
+    use tokio::sync::mpsc;
 
     use super::*;
     use crate::id::ReservationId;
@@ -186,7 +192,7 @@ mod tests {
                 Ok(vec![decided; requests.len()])
             })
         };
-        (Combiner::new(Box::new(run)), opened, sizes)
+        (Combiner::new(Box::new(run), Arc::new(Semaphore::new(4))), opened, sizes)
     }
 
     fn request() -> Request {

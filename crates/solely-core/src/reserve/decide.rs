@@ -43,9 +43,9 @@ impl Default for Told {
 }
 
 impl Told {
-    /// One was told, and that is true by now.
+    /// One was told, and that is true by now. One that was not told again is remembered no longer for it.
     pub fn remember(&self, of: ToldOf) {
-        self.0.insert(of, ());
+        self.0.entry(of).or_insert(());
     }
 }
 
@@ -62,13 +62,24 @@ pub struct Rules {
     pub mint: fn() -> (ReservationId, String),
     /// Whether what becomes of reservations is to be delivered ([`super::notify`]).
     pub notify: bool,
+    /// How long a batch waits for a merchant that others have hold of.
+    pub lock_wait: Duration,
 }
+
+/// How long a batch waits for a merchant at the most.
+const LOCK_WAIT_MAX: Duration = Duration::from_secs(4);
 
 impl Rules {
     /// The usual ones.
     pub fn new(times: HoldTimes) -> Self {
         let mint = || (ReservationId::new(), super::pickup_code());
-        Self { times, guards: Guards::all(), told: Told::default(), mint, notify: false }
+        let (guards, told) = (Guards::all(), Told::default());
+        Self { times, guards, told, mint, notify: false, lock_wait: LOCK_WAIT_MAX }
+    }
+
+    /// The same, for those who wait so long for their turn.
+    pub fn patient_for(self, patience: Duration) -> Self {
+        Self { lock_wait: patience.min(LOCK_WAIT_MAX), ..self }
     }
 }
 
@@ -96,7 +107,11 @@ impl Books {
                 Some((first, verdict)) if first == digest => {
                     return Decided { verdict: verdict.clone(), replayed: true };
                 }
-                Some(_) => return fresh(Verdict::Refused(Refusal::IdempotencyKeyReused)),
+                Some(_) => {
+                    let refusal = Refusal::IdempotencyKeyReused;
+                    self.tell_refusal(request, &refusal, rules, told);
+                    return fresh(Verdict::Refused(refusal));
+                }
                 None if self.busy.contains(key) => {
                     return fresh(Verdict::Refused(Refusal::IdempotencyInProgress));
                 }
@@ -522,8 +537,6 @@ pub fn told_of(request: &Request, refusal: &Refusal) -> Option<ToldOf> {
     let silent = [
         Refusal::BoxNotFound,
         Refusal::ReservationNotFound,
-        Refusal::NotYours,
-        Refusal::IdempotencyKeyReused,
         Refusal::IdempotencyInProgress,
     ];
     if silent.contains(refusal) {

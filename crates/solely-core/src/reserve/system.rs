@@ -1,10 +1,11 @@
 //! reserve of one process: lines, the sweeper, and what it counts.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::future::Future;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use futures::StreamExt as _;
 use rand::RngExt as _;
 use tokio::sync::{Semaphore, watch};
 use tokio::time::Instant;
@@ -98,7 +99,8 @@ struct Desk {
     bus: Bus,
 }
 
-/// Batches of one process at once.
+/// Batches of one process at once: however many lines wait for one merchant, there are connections left for the
+/// others' work.
 const TURNS: usize = 4;
 
 /// Reservations whose line is remembered.
@@ -125,13 +127,15 @@ impl Reserve {
         let webhook = Webhook::configured(&store, &metrics, client.as_ref(), config);
         let copies = companion.map(|companion| ReserveCopies::new(companion, config.lock_ttl.0));
         let (guards, notify) = (Guards::from_env(), webhook.is_some());
-        let rules = Arc::new(Rules { guards, notify, ..Rules::new(config.times()) });
+        let rules = Rules { guards, notify, ..Rules::new(config.times()) };
+        let rules = Arc::new(rules.patient_for(patience(config)));
+        let turns = Arc::new(Semaphore::new(TURNS));
         let desk = Desk {
             store,
             metrics,
             copies,
             rules,
-            turns: Arc::new(Semaphore::new(TURNS)),
+            turns: turns.clone(),
             watch: Watch::new(&jobs),
             bus: jobs.bus().clone(),
         };
@@ -143,7 +147,7 @@ impl Reserve {
         };
         Self(Arc::new(Inner {
             desk,
-            combiner: Combiner::new(Box::new(run)),
+            combiner: Combiner::new(Box::new(run), turns),
             config: config.clone(),
             lines: moka::sync::Cache::builder().max_capacity(LINES_MAX).build(),
             webhook,
@@ -280,9 +284,7 @@ impl Reserve {
                 return Ok(swept);
             }
             let whole = ids.len() == SWEEP_BATCH as usize;
-            let requests = ids.into_iter().map(|id| Request::new(Operation::Expire(id))).collect();
-            let decided = inner.desk.decide(requests).await?;
-            let ended = decided.iter().filter(|one| matches!(one.verdict, Verdict::Reservation(_))).count();
+            let ended = inner.desk.expire(ids).await?;
             swept += ended;
             // Someone else is faster, or there is nothing left.
             if !whole || ended == 0 {
@@ -335,9 +337,7 @@ impl Inner {
 
     /// How long a request waits for its turn: as long as its retries would take.
     fn patience(&self) -> Duration {
-        let first = self.config.lock_retry_wait.0;
-        let all = (0..self.config.lock_retries).map(|retry| first.saturating_mul(1 << retry.min(16)));
-        all.sum::<Duration>().mul_f64(rand::rng().random_range(0.75..1.0)).max(LEAST_PATIENCE)
+        patience(&self.config).mul_f64(rand::rng().random_range(0.75..1.0)).max(LEAST_PATIENCE)
     }
 
     /// What a request is answered with that has no verdict. One whose commit was not answered is looked for.
@@ -368,13 +368,39 @@ impl Inner {
     }
 }
 
+/// What all the retries of a request would take.
+fn patience(config: &ReserveConfig) -> Duration {
+    let first = config.lock_retry_wait.0;
+    let all = (0..config.lock_retries).map(|retry| first.saturating_mul(1 << retry.min(16)));
+    all.sum::<Duration>().max(LEAST_PATIENCE)
+}
+
 impl Desk {
-    /// Runs a batch, counts it, has copies follow it, and remembers what was told.
+    /// Ends holds whose time is over, each merchant's by themselves: one that cannot be got hold of keeps none
+    /// of the others waiting. How many; the error of one if that is all there is.
+    async fn expire(&self, ids: Vec<(String, ReservationId)>) -> Result<usize, StoreError> {
+        let mut merchants: BTreeMap<String, Vec<Request>> = BTreeMap::new();
+        for (merchant, id) in ids {
+            merchants.entry(merchant).or_default().push(Request::new(Operation::Expire(id)));
+        }
+        let batch = |requests| async {
+            let _turn = self.turns.acquire().await;
+            self.decide(requests).await
+        };
+        let batches: Vec<Result<Vec<Decided>, StoreError>> =
+            futures::stream::iter(merchants.into_values().map(batch)).buffered(TURNS).collect().await;
+        let is_ended = |one: &&Decided| matches!(one.verdict, Verdict::Reservation(_));
+        let ended = batches.iter().flatten().flatten().filter(is_ended).count();
+        match batches.into_iter().find_map(Result::err) {
+            Some(error) if ended == 0 => Err(error),
+            _ => Ok(ended),
+        }
+    }
+
+    /// Runs a batch that has its turn, counts it, has copies follow it, and remembers what was told.
     async fn decide(&self, requests: Vec<Request>) -> Result<Vec<Decided>, StoreError> {
         let requests = Arc::new(requests);
         self.metrics.reserve.batch(requests.len());
-        // However many lines wait for one merchant, there are connections left for the others' work.
-        let _turn = self.turns.acquire().await;
         let thinned = match &self.copies {
             Some(copies) if self.rules.guards.hold(Guard::Thinning) => copies.thin(&requests).await,
             _ => None,

@@ -49,6 +49,8 @@ const BELIEVED: Duration = Duration::from_secs(20);
 const LOOK_MAX: usize = 200;
 /// Events of a reservation that are looked at.
 const EVENTS_MAX: u32 = 16;
+/// What can be told of something before who follows it is acknowledged.
+const EARLY_MAX: usize = 1_024;
 /// What sockets of one process follow at the most.
 const FOLLOWED_MAX: usize = 200_000;
 /// How many are told before others may run.
@@ -91,13 +93,46 @@ struct State {
 type Cursors = HashMap<ReservationId, EventId>;
 
 struct Followed<T> {
-    by: HashMap<u64, Arc<dyn Listens>>,
+    by: HashMap<u64, Follower>,
     /// When it is looked at.
     look_at: Instant,
     /// When it was told of last.
     told_at: Option<Instant>,
     /// What was told last; none: nobody has looked yet.
     last: T,
+}
+
+/// Someone who follows something.
+struct Follower {
+    listens: Arc<dyn Listens>,
+    /// What there was to tell before it was acknowledged; none: it is.
+    early: Option<Vec<Arc<str>>>,
+}
+
+impl<T> Followed<T> {
+    fn new(look_at: Instant, last: T) -> Self {
+        Self { by: HashMap::new(), look_at, told_at: None, last }
+    }
+
+    /// Has a message told to everyone who follows it. Those who are not acknowledged yet hear it then.
+    fn tell(&mut self, message: &Arc<str>, told: &mut Vec<(Arc<dyn Listens>, Arc<str>)>) {
+        for follower in self.by.values_mut() {
+            match &mut follower.early {
+                None => told.push((follower.listens.clone(), message.clone())),
+                Some(early) if early.len() < EARLY_MAX => early.push(message.clone()),
+                Some(_) => follower.listens.end(),
+            }
+        }
+    }
+
+    /// The acknowledgement comes before anything else.
+    fn acknowledge(&mut self, number: u64, acknowledgement: String) {
+        let Some(follower) = self.by.get_mut(&number) else { return };
+        follower.listens.push(acknowledgement);
+        for message in follower.early.take().into_iter().flatten() {
+            follower.listens.push(message.as_ref().to_owned());
+        }
+    }
 }
 
 /// What is told of an inventory.
@@ -205,11 +240,11 @@ impl Watch {
         by: Arc<dyn Listens>,
         acknowledgement: String,
     ) -> Result<Option<Watched>, Unheard> {
-        let watched = self.follow(What::Item(id.to_owned()), by.clone())?;
+        let watched = self.follow(What::Item(id.to_owned()), by)?;
         let found = self.0.look_at_items(vec![id.to_owned()]).await?;
         let Some(view) = found.first() else { return Ok(None) };
-        by.push(acknowledgement);
         if let Some(item) = self.0.state().items.get_mut(id) {
+            item.acknowledge(watched.number, acknowledgement);
             item.last.get_or_insert_with(|| view.into());
         }
         Ok(Some(watched))
@@ -222,12 +257,12 @@ impl Watch {
         by: Arc<dyn Listens>,
         acknowledgement: String,
     ) -> Result<Watched, Unheard> {
-        let watched = self.follow(What::User(user.to_owned()), by.clone())?;
+        let watched = self.follow(What::User(user.to_owned()), by)?;
         let told = self.0.store.told_to(vec![user.to_owned()], EVENTS_MAX).await?;
         let last = |told: &ToldTo| told.events.last().map(|event| (told.reservation.id, event.id));
         let cursors: Cursors = told.iter().filter_map(last).collect();
-        by.push(acknowledgement);
         if let Some(followed) = self.0.state().users.get_mut(user) {
+            followed.acknowledge(watched.number, acknowledgement);
             followed.last.get_or_insert(cursors);
         }
         Ok(watched)
@@ -242,25 +277,16 @@ impl Watch {
         state.followers += 1;
         state.next += 1;
         let (number, now) = (state.next, Instant::now());
+        let follower = Follower { listens: by, early: Some(Vec::new()) };
         match &what {
             What::Item(id) => {
                 state.of_items += 1;
-                let new = || Followed {
-                    by: HashMap::new(),
-                    look_at: now + LOOK_AT_ITEMS,
-                    told_at: None,
-                    last: None,
-                };
-                state.items.entry(id.clone()).or_insert_with(new).by.insert(number, by);
+                let new = || Followed::new(now + LOOK_AT_ITEMS, None);
+                state.items.entry(id.clone()).or_insert_with(new).by.insert(number, follower);
             }
             What::User(id) => {
-                let new = || Followed {
-                    by: HashMap::new(),
-                    look_at: now + LOOK_AT_USERS,
-                    told_at: None,
-                    last: None,
-                };
-                state.users.entry(id.clone()).or_insert_with(new).by.insert(number, by);
+                let new = || Followed::new(now + LOOK_AT_USERS, None);
+                state.users.entry(id.clone()).or_insert_with(new).by.insert(number, follower);
             }
         }
         self.0.some.notify_one();
@@ -272,9 +298,10 @@ impl Watch {
         while !stop.is_cancelled() {
             let (items, users, next) = self.0.due();
             let some = !items.is_empty() || !users.is_empty();
-            let looked = if some { self.0.look(items, users).await } else { Ok(()) };
+            let looked = if some { self.0.look(&items, &users).await } else { Ok(()) };
             if let Err(error) = &looked {
                 tracing::debug!(%error, "what is followed cannot be looked at");
+                self.0.look_again(&items, &users);
             }
             let rest = async {
                 match (some, &looked) {
@@ -334,8 +361,8 @@ impl Inner {
         let (now, mut state) = (Instant::now(), self.state());
         let mut next = None;
         let (mut items, mut users) = (Vec::new(), Vec::new());
-        take_due(&state.items, now, &mut items, &mut next);
-        take_due(&state.users, now, &mut users, &mut next);
+        take_due(&mut state.items, (now, LOOK_AT_ITEMS), &mut items, &mut next);
+        take_due(&mut state.users, (now, LOOK_AT_USERS), &mut users, &mut next);
         // Others tell of changes while they know that someone here wants to hear of them.
         if state.followers > 0 && state.said.is_none_or(|said| said + SAY_EVERY <= now) {
             state.said = Some(now);
@@ -346,20 +373,29 @@ impl Inner {
         (items, users, next)
     }
 
-    async fn look(&self, items: Vec<String>, users: Vec<String>) -> Result<(), StoreError> {
+    async fn look(&self, items: &[String], users: &[String]) -> Result<(), StoreError> {
         if !items.is_empty() {
-            let began = Instant::now();
-            let views = self.look_at_items(items.clone()).await?;
-            let told = self.patches(&items, &views, began);
+            let views = self.look_at_items(items.to_vec()).await?;
+            let told = self.patches(items, &views);
             self.tell("inventory", told).await;
         }
         if !users.is_empty() {
-            let began = Instant::now();
-            let found = self.store.told_to(users.clone(), EVENTS_MAX).await?;
-            let told = self.notices(&users, &found, began);
+            let found = self.store.told_to(users.to_vec(), EVENTS_MAX).await?;
+            let told = self.notices(users, &found);
             self.tell("reservations", told).await;
         }
         Ok(())
+    }
+
+    /// What could not be looked at is to be looked at as soon as that is possible.
+    fn look_again(&self, items: &[String], users: &[String]) {
+        let mut state = self.state();
+        for id in items {
+            state.mark_item(id);
+        }
+        for id in users {
+            state.mark_user(id);
+        }
     }
 
     async fn look_at_items(&self, ids: Vec<String>) -> Result<Vec<InventoryView>, StoreError> {
@@ -369,18 +405,11 @@ impl Inner {
     }
 
     /// What is new of inventories, for each who follows one.
-    fn patches(
-        &self,
-        ids: &[String],
-        views: &[InventoryView],
-        began: Instant,
-    ) -> Vec<(Arc<dyn Listens>, String)> {
+    fn patches(&self, ids: &[String], views: &[InventoryView]) -> Vec<(Arc<dyn Listens>, Arc<str>)> {
         let mut state = self.state();
         let mut told = Vec::new();
         for id in ids {
             let Some(item) = state.items.get_mut(id) else { continue };
-            // What was marked while it was looked at is looked at once more.
-            item.look_at = if item.look_at > began { item.look_at } else { began + LOOK_AT_ITEMS };
             let Some(view) = views.iter().find(|view| view.id == *id) else { continue };
             let shown = Shown::from(view);
             let Some(last) = &mut item.last else { continue };
@@ -391,18 +420,17 @@ impl Inner {
                 serde_json::json!({"type": "INVENTORY_PATCH", "inventoryId": id, "patch": shown}).to_string();
             *last = shown;
             item.told_at = Some(Instant::now());
-            told.extend(item.by.values().map(|by| (by.clone(), message.clone())));
+            item.tell(&message.into(), &mut told);
         }
         told
     }
 
     /// What is new of users' reservations, for each who follows one.
-    fn notices(&self, ids: &[String], found: &[ToldTo], began: Instant) -> Vec<(Arc<dyn Listens>, String)> {
+    fn notices(&self, ids: &[String], found: &[ToldTo]) -> Vec<(Arc<dyn Listens>, Arc<str>)> {
         let mut state = self.state();
         let mut told = Vec::new();
         for id in ids {
             let Some(user) = state.users.get_mut(id) else { continue };
-            user.look_at = if user.look_at > began { user.look_at } else { began + LOOK_AT_USERS };
             // Nobody is told what was before they asked.
             let Some(cursors) = &mut user.last else { continue };
             let mut new: Vec<(EventId, String)> = Vec::new();
@@ -418,17 +446,17 @@ impl Inner {
             cursors.retain(|id, _| latest.contains(id));
             new.sort();
             for (_, message) in new {
-                told.extend(user.by.values().map(|by| (by.clone(), message.clone())));
+                user.tell(&message.into(), &mut told);
             }
         }
         told
     }
 
-    async fn tell(&self, channel: &'static str, told: Vec<(Arc<dyn Listens>, String)>) {
+    async fn tell(&self, channel: &'static str, told: Vec<(Arc<dyn Listens>, Arc<str>)>) {
         self.metrics.reserve.pushed(channel, told.len());
         for (nth, (by, message)) in told.into_iter().enumerate() {
             // Whoever takes no more is closed, and forgotten with that.
-            by.push(message);
+            by.push(message.as_ref().to_owned());
             if nth % TOLD_AT_ONCE == TOLD_AT_ONCE - 1 {
                 tokio::task::yield_now().await;
             }
@@ -436,19 +464,20 @@ impl Inner {
     }
 }
 
-/// Adds those that are to be looked at now, and says when the next is.
+/// Adds those that are to be looked at now, and says when the next is. They are looked at again after a while;
+/// sooner if they are marked from now on, also while they are looked at.
 fn take_due<T>(
-    all: &HashMap<String, Followed<T>>,
-    now: Instant,
+    all: &mut HashMap<String, Followed<T>>,
+    (now, every): (Instant, Duration),
     due: &mut Vec<String>,
     next: &mut Option<Instant>,
 ) {
     for (id, followed) in all {
-        if followed.look_at > now {
-            *next = Some(next.map_or(followed.look_at, |next: Instant| next.min(followed.look_at)));
-        } else if due.len() < LOOK_MAX {
+        if followed.look_at <= now && due.len() < LOOK_MAX {
             due.push(id.clone());
+            followed.look_at = now + every;
         }
+        *next = Some(next.map_or(followed.look_at, |next: Instant| next.min(followed.look_at)));
     }
 }
 

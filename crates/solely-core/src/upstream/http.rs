@@ -54,6 +54,8 @@ pub(crate) struct Ask<'a> {
     pub(crate) bearer: Option<&'a str>,
     pub(crate) headers: &'a [(&'static str, String)],
     pub(crate) trace: Option<&'a str>,
+    /// What is asked holds a secret, which a refusal might repeat: its words are not told.
+    pub(crate) private: bool,
     /// Whether a refusal, by its status and its words, says that a quota is used up, and how long to wait then.
     pub(crate) quota: Option<fn(StatusCode, &str) -> Option<Duration>>,
 }
@@ -151,15 +153,17 @@ async fn refusal(mut answer: Response, ask: &Ask<'_>) -> CallFailed<UpstreamErro
     let said = String::from_utf8_lossy(&said[..said.len().min(REFUSAL_BYTES)]).into_owned();
     let quota = ask.quota.and_then(|quota| quota(status, &said));
     let retry_after = retry_after.or(reset).or(quota);
-    let said: String = said.chars().take(200).collect();
+    let said: String = if ask.private { String::new() } else { said.chars().take(200).collect() };
     let why = format!("the upstream answered {status}{}{said}", if said.is_empty() { "" } else { ": " });
     let may_pass = status.is_server_error()
         || matches!(
             status,
             StatusCode::REQUEST_TIMEOUT | StatusCode::TOO_EARLY | StatusCode::TOO_MANY_REQUESTS
         );
-    let error = match (status, retry_after) {
-        (StatusCode::TOO_MANY_REQUESTS, Some(_)) => UpstreamError::Throttled(why),
+    // One that asks for no time at all is tried again like any other that failed, ever later.
+    let asked = retry_after.is_some_and(|wait| !wait.is_zero());
+    let error = match status {
+        StatusCode::TOO_MANY_REQUESTS if asked => UpstreamError::Throttled(why),
         _ if quota.is_some() => UpstreamError::Throttled(why),
         _ if may_pass => UpstreamError::Transient(why),
         _ => UpstreamError::Permanent(why),

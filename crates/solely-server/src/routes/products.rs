@@ -89,7 +89,7 @@ pub(crate) struct AnswerBody {
     post,
     path = "/v1/products/search",
     tag = "products",
-    security(("key" = ["products:write"])),
+    security(("key" = ["products:read"])),
     request_body = SearchBody,
     responses(
         (status = 200, body = AnswerBody),

@@ -34,6 +34,12 @@ pub(crate) async fn list(
 ) -> Result<Json<Page<Queue>>, ApiError> {
     let limit = page::limit(query.limit)?;
     let mut queues = app.store.queues().await?;
+    // Those of this server are there though they have nothing.
+    for known in app.jobs.metrics().known_queues() {
+        if let Err(place) = queues.binary_search_by(|queue| queue.name.cmp(known)) {
+            queues.insert(place, Queue::empty(known.clone()));
+        }
+    }
     if let Some(after) = query.cursor {
         queues.retain(|queue| queue.name > after);
     }

@@ -23,7 +23,7 @@ use crate::routes::reserve::{Buyer, not_yours};
 use crate::routes::timeline::ShownEvent;
 
 /// Boxes of one reservation.
-const QUANTITY_MAX: u32 = 1_000;
+const QUANTITY_MAX: u32 = solely_core::reserve::UNITS_MAX;
 
 /// Boxes to be held.
 #[derive(Deserialize, Serialize, ToSchema)]

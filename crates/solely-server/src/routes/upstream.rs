@@ -31,9 +31,6 @@ pub(crate) async fn list(
     Query(query): Query<ListQuery>,
 ) -> Result<Json<Page<UpstreamStatus>>, ApiError> {
     let limit = page::limit(query.limit)?;
-    let mut upstreams = app.upstreams.status(&*app.store).await?;
-    if let Some(after) = query.cursor {
-        upstreams.retain(|upstream| upstream.name > after);
-    }
-    Ok(Json(Page::of(upstreams, limit, |upstream| upstream.name.clone())))
+    let upstreams = app.upstreams.status(&*app.store).await?;
+    Ok(Json(Page::part_of(upstreams, limit, query.cursor.as_deref(), UpstreamStatus::shared_name)))
 }

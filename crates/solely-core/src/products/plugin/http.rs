@@ -40,7 +40,7 @@ impl Plugin for HttpPlugin {
             "token": call.token, "payload": call.payload, "userId": call.user_id, "hint": call.hint,
             "requestId": call.request_id,
         });
-        let ask = Ask { trace: call.trace.as_deref(), ..Ask::default() };
+        let ask = Ask { trace: call.trace.as_deref(), private: true, ..Ask::default() };
         let answer = self.client.post(&url, &ask, &body).await?;
         let answer: Answer<'_> = serde_json::from_slice(&answer).map_err(unreadable)?;
         let catalogue = Catalogue::parse(answer.products.get()).map_err(unreadable)?;
