@@ -429,7 +429,7 @@ impl<'a> Case<'a> {
             }
             Op::Sweep => {
                 let before = self.shop.now().await;
-                let ids = self.shop.store.lapsed(3).await.expect("reads").ids;
+                let ids = self.shop.oldest(3).await;
                 let merchants =
                     self.merchants_of(&ids.iter().map(|id| Operation::Expire(*id)).collect::<Vec<_>>());
                 self.shop.expire(&ids).await;

@@ -126,9 +126,15 @@ impl Shop {
         self.look(item).await.remaining_quantity
     }
 
+    /// The oldest holds whose time is over.
+    pub(crate) async fn oldest(&self, limit: u32) -> Vec<ReservationId> {
+        let lapsed = self.store.lapsed(limit).await.expect("reads");
+        lapsed.ids.into_iter().map(|(_, id)| id).collect()
+    }
+
     /// One round of the sweeper.
     pub(crate) async fn sweep(&self, limit: u32) -> usize {
-        self.expire(&self.store.lapsed(limit).await.expect("reads").ids).await
+        self.expire(&self.oldest(limit).await).await
     }
 
     pub(crate) async fn expire(&self, ids: &[ReservationId]) -> usize {
@@ -398,7 +404,7 @@ pub async fn a_sweep_may_be_larger_than_a_batch(world: World) {
         decided.iter().map(|one| of(one.verdict.clone()).expect("is held").expires_at).collect();
     assert_eq!(ends.len(), 1, "one deadline");
     shop.world.advance(TIMES.usual);
-    let oldest = shop.store.lapsed(16).await.expect("reads").ids;
+    let oldest = shop.oldest(16).await;
     let both = tokio::join!(shop.expire(&oldest), shop.expire(&oldest));
     assert_eq!(both.0 + both.1, 16, "two sweepers at once give nothing back twice");
     assert_eq!((shop.sweep(16).await, shop.sweep(16).await, shop.sweep(16).await), (16, 8, 0));

@@ -68,7 +68,14 @@ impl std::str::FromStr for Timestamp {
         if let Some(millis) = read(text.as_bytes()) {
             return Ok(Self(millis));
         }
-        text.parse::<jiff::Timestamp>().map(|at| Self(at.as_millisecond()))
+        let at = Self(text.parse::<jiff::Timestamp>()?.as_millisecond());
+        // What could not be written could not be read again.
+        let mut text = *b"0000-00-00T00:00:00.000Z";
+        if written(at.0, &mut text) {
+            Ok(at)
+        } else {
+            Err(jiff::Error::from_args(format_args!("the year is 0 to 9999")))
+        }
     }
 }
 

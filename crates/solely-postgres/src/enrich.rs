@@ -1,5 +1,7 @@
 //! Requests that wait for lookups: any number of them as one statement.
 
+use std::collections::{BTreeMap, HashMap};
+
 use async_trait::async_trait;
 use solely_core::cache::{Age, Entry};
 use solely_core::clock::Timestamp;
@@ -38,25 +40,18 @@ impl Together for WaitCalls {
         let mut waits: Vec<Wanted<'_>> = asks.iter().enumerate().flat_map(of_ask).collect();
         waits.sort_by(|a, b| order(a).cmp(&order(b)));
         let rows = self.ask(asks, &waits).await?;
-        let mut answers: Vec<Vec<Option<Waits>>> =
-            asks.iter().map(|ask| vec![None; ask.waits.len()]).collect();
-        let mut refused = vec![false; asks.len()];
+        // Of those that are not told of, a lookup was made.
+        let mut answers: Vec<Asked> =
+            asks.iter().map(|ask| Asked::Answered(vec![Waits::Made; ask.waits.len()])).collect();
         for found in &rows {
             let wanted = &waits[row::place(found, 0)];
-            match waits_of(found, wanted.wait) {
-                Some(answer) => answers[wanted.ask][wanted.nth] = Some(answer),
-                None => refused[wanted.ask] = true,
+            match (waits_of(found, wanted.wait), &mut answers[wanted.ask]) {
+                (Some(answer), Asked::Answered(answers)) => answers[wanted.nth] = answer,
+                (Some(_), Asked::TooMany) => {}
+                (None, asked) => *asked = Asked::TooMany,
             }
         }
-        let asked = |(answers, refused): (Vec<Option<Waits>>, bool)| {
-            if refused {
-                return Ok(Asked::TooMany);
-            }
-            let all: Option<Vec<Waits>> = answers.into_iter().collect();
-            all.map(Asked::Answered)
-                .ok_or_else(|| StoreError::Refused("a place was not answered for".to_owned()))
-        };
-        answers.into_iter().zip(refused).map(asked).collect()
+        Ok(answers)
     }
 }
 
@@ -77,68 +72,67 @@ fn order<'a>(wanted: &Wanted<'a>) -> (&'a str, &'a str, usize) {
 
 impl WaitCalls {
     async fn ask(&self, asks: &[Ask], waits: &[Wanted<'_>]) -> Result<Vec<Row>, StoreError> {
-        let requests = asks.iter().filter_map(|ask| ask.request.as_ref());
-        // Requests are numbered from one, without those of nobody.
-        let mut last = 0;
-        let numbers: Vec<i32> = asks
-            .iter()
-            .map(|ask| {
-                last += i32::from(ask.request.is_some());
-                if ask.request.is_some() { last } else { 0 }
-            })
-            .collect();
+        // Each request once, in the order of their ids, with all that it is told. They are numbered from one.
+        let mut requests: BTreeMap<&str, (i64, Told)> = BTreeMap::new();
+        for request in asks.iter().filter_map(|ask| ask.request.as_ref()) {
+            let (_, told) =
+                requests.entry(&request.id).or_insert_with(|| (millis(request.ttl), Told::default()));
+            told.add(request.told.clone());
+        }
+        let numbers: HashMap<&str, i32> = requests.keys().copied().zip(1..).collect();
+        let request_of = |wanted: &Wanted<'_>| asks[wanted.ask].request.as_ref();
+        let mut of_requests = Vec::with_capacity(waits.len());
+        let mut names = Vec::with_capacity(waits.len());
+        for wanted in waits {
+            let (name, of) = (Told::name(&wanted.wait.key), request_of(wanted));
+            if let Some((_, told)) = of.and_then(|request| requests.get_mut(request.id.as_str())) {
+                let (place, since) = (wanted.wait.place, Some(WAITS));
+                told.0.insert(name.clone(), ToldPlace { name: wanted.wait.name.clone(), place, since });
+            }
+            of_requests.push(of.map_or(0, |request| numbers[request.id.as_str()]));
+            names.push(name);
+        }
+        let told: Vec<Json> = requests.values().map(|(_, told)| Json::of(told)).collect();
         let text =
             |of: fn(&NewWait) -> &str| waits.iter().map(|wanted| of(wanted.wait)).collect::<Vec<&str>>();
-        let number = |of: fn(&NewWait) -> u32| {
-            waits.iter().map(|wanted| signed(of(wanted.wait))).collect::<Vec<i32>>()
+        let maybe = |of: fn(&NewWait) -> Option<&str>| {
+            waits.iter().map(|wanted| of(wanted.wait)).collect::<Vec<Option<&str>>>()
         };
-        let copied =
-            asks.iter().zip(&numbers).filter_map(|(ask, number)| Some((ask.request.as_ref()?, *number)));
-        let copied: Vec<(i32, &String, &ToldPlace)> = copied
-            .flat_map(|(request, of)| request.told.0.iter().map(move |(key, told)| (of, key, told)))
-            .collect();
         self.0
             .read(
                 "SELECT * FROM solely_wait($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15,
-                                           $16, $17, $18, $19, $20, $21, $22, $23, $24, $25, $26)",
+                                           $16, $17, $18, $19)",
                 &[
-                    &requests.clone().map(|request| request.id.as_str()).collect::<Vec<&str>>(),
-                    &requests.map(|request| millis(request.ttl)).collect::<Vec<i64>>(),
+                    &requests.keys().copied().collect::<Vec<&str>>(),
+                    &requests.values().map(|(ttl, _)| *ttl).collect::<Vec<i64>>(),
+                    &told.iter().map(Json::as_str).collect::<Vec<&str>>(),
                     &i32::try_from(TOLD_BYTES_MAX).unwrap_or(i32::MAX),
-                    &copied.iter().map(|(of, ..)| *of).collect::<Vec<i32>>(),
-                    &copied.iter().map(|(_, key, _)| key.as_str()).collect::<Vec<&str>>(),
-                    &copied.iter().map(|(.., told)| told.name.as_str()).collect::<Vec<&str>>(),
-                    &copied.iter().map(|(.., told)| signed(told.place)).collect::<Vec<i32>>(),
-                    &waits.iter().map(|wanted| numbers[wanted.ask]).collect::<Vec<i32>>(),
+                    &of_requests,
                     &text(|wait| &wait.key.space),
                     &text(|wait| &wait.key.key),
-                    &waits.iter().map(|wanted| Told::name(&wanted.wait.key)).collect::<Vec<String>>(),
-                    &text(|wait| &wait.name),
-                    &number(|wait| wait.place),
+                    &names,
                     &waits
                         .iter()
                         .map(|wanted| row::uuid(wanted.wait.job.id.as_bytes()))
                         .collect::<Vec<Uuid>>(),
-                    &text(|wait| &wait.job.queue),
-                    &text(|wait| &wait.job.kind),
                     &text(|wait| &wait.job.key),
                     &waits.iter().map(|wanted| i16::from(wanted.wait.job.priority)).collect::<Vec<i16>>(),
-                    &number(|wait| wait.job.max_attempts),
+                    &waits.iter().map(|wanted| signed(wanted.wait.job.max_attempts)).collect::<Vec<i32>>(),
                     &text(|wait| wait.job.payload.as_str()),
                     &text(|wait| wait.job.attributes.as_str()),
-                    &waits
-                        .iter()
-                        .map(|wanted| wanted.wait.job.trace.as_deref())
-                        .collect::<Vec<Option<&str>>>(),
+                    &maybe(|wait| wait.job.trace.as_deref()),
                     &text(|wait| &wait.event.event),
                     &text(|wait| wait.event.details.as_str()),
-                    &text(|wait| &wait.event.subject),
+                    &maybe(|wait| wait.event.request_id.as_deref()),
                     &self.0.clock.offset_ms(),
                 ],
             )
             .await
     }
 }
+
+/// Where the store puts in since when a request waits.
+const WAITS: i64 = -1;
 
 fn signed(number: u32) -> i32 {
     i32::try_from(number).unwrap_or(i32::MAX)
@@ -147,7 +141,6 @@ fn signed(number: u32) -> i32 {
 /// What a row says of a place; none if its request was refused.
 fn waits_of(found: &Row, wanted: &NewWait) -> Option<Waits> {
     match found.get::<_, i16>(1) {
-        0 => Some(Waits::Made),
         1 => {
             let (fresh_until, stale_until) = (row::time(found, 5), row::time(found, 6));
             let now: Timestamp = row::time(found, 10);

@@ -91,8 +91,13 @@ async fn prune(tx: &Tx<'_>, retention: Retention) -> Result<Pruned, Error> {
             now_ms,
         ),
         (
+            // The oldest have the smallest ids.
             "DELETE FROM events WHERE id IN
-                (SELECT id FROM events WHERE at < $1 AND topic IS NULL ORDER BY at LIMIT $2 FOR UPDATE SKIP LOCKED)",
+                (SELECT old.id
+                   FROM (SELECT id, at FROM events WHERE topic IS NULL ORDER BY id LIMIT $2) AS first
+                  CROSS JOIN LATERAL (SELECT id FROM events
+                                       WHERE events.id = first.id AND first.at < $1
+                                       LIMIT 1 FOR UPDATE SKIP LOCKED) AS old)",
             before(retention.events),
         ),
         (

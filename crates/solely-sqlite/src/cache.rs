@@ -126,6 +126,14 @@ fn entry_of(found: &Row<'_>, key: EntryKey, now: Timestamp) -> Result<Entry, Err
 }
 
 /// Writes one entry, if its version allows.
+/// Keeps an entry for at least this long from now.
+pub(crate) fn keep_for(tx: &Tx<'_>, key: &EntryKey, keep: Duration) -> Result<(), Error> {
+    let mut keep_longer = tx.conn.prepare_cached(
+        "UPDATE entries SET keep_until = ?3 WHERE space = ?1 AND key = ?2 AND keep_until < ?3",
+    )?;
+    keep_longer.execute(params![key.space, key.key, tx.now.plus(keep).as_millis()]).map(drop)
+}
+
 pub(crate) fn put(tx: &Tx<'_>, entry: &PutEntry) -> Result<Put, Error> {
     let mut put = tx.conn.prepare_cached(
         "INSERT INTO entries (space, key, value, version, updated_at, fresh_until, stale_until, keep_until)

@@ -32,8 +32,9 @@ fn wait(tx: &Tx<'_>, ask: &Ask) -> Result<Asked, Error> {
     for wanted in &ask.waits {
         answers.push(wait_for(tx, wanted)?);
     }
+    // A request of which nothing was ever pending is not remembered; one that is has all its places.
     let waits = answers.iter().any(|answer| !matches!(answer, Waits::Resolved(_)));
-    if let (Some(request), true) = (&ask.request, waits) {
+    if let (Some(request), true) = (&ask.request, waits || before.is_some()) {
         remember(tx, request, before, ask.waits.iter().zip(&answers))?;
     }
     Ok(Asked::Answered(answers))
@@ -75,6 +76,10 @@ fn remember<'a>(
     answers: impl Iterator<Item = (&'a NewWait, &'a Waits)>,
 ) -> Result<(), Error> {
     let mut told = before.and_then(|before| before.parse::<Told>().ok()).unwrap_or_default();
+    // What it was told earlier can be asked about for as long as the request can.
+    for key in told.0.keys().filter_map(|name| Told::key(name)) {
+        cache::keep_for(tx, &key, request.ttl)?;
+    }
     told.add(request.told.clone());
     told.add(Told(
         answers

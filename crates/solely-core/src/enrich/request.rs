@@ -180,12 +180,17 @@ impl Enrich {
         let keys: Vec<EntryKey> = all.iter().map(One::key).collect();
         let visit = inner.visit(&keys, wanted.providers).await;
         let missing = visit.missing();
-        let known = if missing.is_empty() {
+        // A request that waits for something has all its places, also those that are known by now.
+        let known = if missing.is_empty() && !inner.waits.contains_key(&from.request_id) {
             visit.copied.entries
         } else {
             inner.wait(from, &all, &keys, visit, &missing).await?
         };
-        Ok(inner.answer(from, wanted, &all, &known))
+        let answered = inner.answer(from, wanted, &all, &known);
+        if answered.pending > 0 {
+            inner.waits.insert(from.request_id.clone(), ());
+        }
+        Ok(answered)
     }
 
     /// Says that a provider that is off was not asked.

@@ -199,6 +199,8 @@ pub(super) struct Inner {
     pub(super) guards: Guards,
     /// Entries that were asked to be refreshed, by when they were written.
     pub(super) refreshed: moka::sync::Cache<EntryKey, Timestamp>,
+    /// Requests that were told PENDING by this process.
+    pub(super) waits: moka::sync::Cache<String, ()>,
     /// What lookups of this process are about to write.
     writing: Mutex<HashMap<EntryKey, Written>>,
 }
@@ -222,6 +224,10 @@ impl Enrich {
             refreshed: moka::sync::Cache::builder()
                 .max_capacity(REFRESHED_MAX)
                 .time_to_live(REFRESHED_FOR)
+                .build(),
+            waits: moka::sync::Cache::builder()
+                .max_capacity(WAITS_MAX)
+                .time_to_live(config.request_ttl.0)
                 .build(),
             writing: Mutex::default(),
             jobs,
@@ -380,5 +386,7 @@ pub fn forms(config: &EnrichConfig) -> Vec<Arc<dyn Form>> {
 /// remembers it for good.
 const REFRESHED_MAX: u64 = 10_000;
 const REFRESHED_FOR: Duration = Duration::from_secs(60);
+/// Requests that are remembered to wait.
+const WAITS_MAX: u64 = 100_000;
 /// A lookup is locked for at least this long at a time; it is renewed while it runs.
 const SHORTEST_LOCK: Duration = Duration::from_secs(5);
