@@ -10,7 +10,7 @@ use solely_core::event::NewEvent;
 use solely_core::feed::source::{Found, Scope, Source, Window};
 use solely_core::feed::{
     Asked, ChangeError, Counts, End, Feed, FeedSource, Mode, NewPartition, PartitionStatus, PinWhat,
-    PriceRange, RunState, RunStatus, SourceSettings, StartError, StoredRecord, WORK_DONE, WORK_ITEMS,
+    PriceRange, RunState, RunStatus, SourceSettings, StartError, StoredRecord, WORK_DONE, SCHEDULE, WORK_ITEMS,
     WorkItem,
 };
 use solely_core::job::{ClaimReply, ClaimRequest, JobState, NewJob, ReviveRequest, Window as Duplicates};
@@ -558,6 +558,57 @@ pub async fn a_dead_letter_that_is_brought_back_sets_its_partition_going(world: 
     field.world.jobs().revive(redrive).await.expect("revives");
     field.until(run, "completes", |state| state.run.status == RunStatus::Completed).await;
     field.assert_copied().await;
+}
+
+/// The dead letter of a run that could not be planned, brought back, plans it.
+pub async fn a_plan_that_is_brought_back_goes_on(world: World) {
+    let shelf = Shelf::with(60);
+    shelf.fails(|_, window| window.is_none().then(|| permanent("the upstream answered 403")));
+    let field = Field::at_work(world, shelf, settings());
+    let run = field.start().await;
+    assert_eq!(field.ended(run).await.run.status, RunStatus::Failed);
+    field.shelf.heals();
+    let redrive = ReviveRequest { queue: Some(SCHEDULE.to_owned()), limit: 10, ..ReviveRequest::default() };
+    field.world.jobs().revive(redrive).await.expect("revives");
+    field.until(run, "completes", |state| state.run.status == RunStatus::Completed).await;
+    field.assert_copied().await;
+}
+
+/// A source that asks to be left alone while it is planned is; the plan goes on from where it was, and spends
+/// no attempt.
+pub async fn a_plan_waits_for_a_source_that_asks_for_it(world: World) {
+    let shelf = Shelf::with(60);
+    let mut asked = 0;
+    shelf.fails(move |_, window| {
+        if window.is_some() {
+            return None;
+        }
+        asked += 1;
+        (asked % 3 == 0).then(|| CallFailed {
+            error: UpstreamError::Throttled("the upstream answered 429".to_owned()),
+            blame: false,
+            retry_after: Some(Duration::from_millis(30)),
+        })
+    });
+    let field = Field::at_work(world, shelf, SourceSettings { max_deliveries: 1, ..settings() });
+    let run = field.start().await;
+    assert_eq!(field.ended(run).await.run.status, RunStatus::Completed);
+    field.assert_copied().await;
+}
+
+/// The watermark stays where it is for as long as something before it may not have been fetched.
+pub async fn a_run_of_some_prices_moves_no_watermark(world: World) {
+    let field = Field::at_work(world, Shelf::with(30), settings());
+    let first = field.start().await;
+    let state = field.ended(first).await;
+    let (began, some) = (state.run.started_at, &state.partitions[0]);
+    let only = NewPartition { id: some.id.clone(), range: some.range, total: None };
+    let asked = Asked { mode: Mode::Incremental, partitions: vec![only], ..Asked::default() };
+    let part = field.start_as(asked).await;
+    assert_eq!(field.ended(part).await.run.status, RunStatus::Completed);
+    let next = field.start_as(Asked { mode: Mode::Incremental, ..Asked::default() }).await;
+    let updated = field.ended(next).await.run.updated.expect("is incremental");
+    assert_eq!(updated.from, began.minus(secs(900)), "it begins where the last whole one did");
 }
 
 /// A run that says `force` is consolidated if seven in ten partitions succeeded, without what was

@@ -189,6 +189,41 @@ async fn a_revoked_key_stops() {
     assert!(said.contains("revoked already"), "{said}");
 }
 
+/// What was opened with a key ends with it, and so do its tickets.
+#[tokio::test]
+async fn sockets_and_tickets_of_a_revoked_key_end() {
+    let server = server().await;
+    let key = key(server.folder.path(), &["enrich:read"]);
+    let bearer = format!("Bearer {key}");
+    let mut open = socket(&server, "", &[("authorization", &bearer)]).await.expect("opens");
+    let (_, ticket) = call(&server, "post", "/v1/ws/tickets", Some(&key)).await;
+    let id = key.split('_').nth(1).expect("an id");
+    assert_eq!(keys(server.folder.path(), &["revoke", id]).0, Some(0));
+    let closed = tokio::time::timeout(Duration::from_secs(5), async {
+        loop {
+            match open.next().await {
+                Some(Ok(Message::Close(frame))) => return frame.map(|frame| u16::from(frame.code)),
+                Some(Ok(_)) => {}
+                other => panic!("{other:?}"),
+            }
+        }
+    });
+    assert_eq!(closed.await.expect("within five seconds"), Some(1008));
+    let query = format!("?ticket={}", ticket["ticket"].as_str().expect("a ticket"));
+    assert_eq!(socket(&server, &query, &[]).await.err(), Some(401), "its ticket is good no more");
+}
+
+/// Several scopes may follow one flag, or have one each.
+#[test]
+fn scopes_are_given_together_or_one_by_one() {
+    for scopes in [&["--scope", "feed", "admin:read"][..], &["--scope", "feed", "--scope", "admin:read"]] {
+        let folder = TempDir::new().expect("a folder");
+        let (code, _, said) = keys(folder.path(), &[&["create", "--name", "a"], scopes].concat());
+        assert_eq!(code, Some(0), "{said}");
+        assert!(said.contains("feed:write, admin:read"), "{said}");
+    }
+}
+
 #[test]
 fn a_scope_that_is_not_known_is_refused() {
     let folder = TempDir::new().expect("a folder");

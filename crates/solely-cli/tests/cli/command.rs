@@ -62,7 +62,6 @@ fn a_wrong_configuration_is_refused_by_every_command() {
         (("SOLELY__SERVER__MAX_IN_FLIGHT", "0"), "`server.max_in_flight`", "at least 1"),
         (("SOLELY__SERVER__CORS_ORIGINS", "[\"example.org\"]"), "`server.cors_origins`", "https://"),
         (("SOLELY__AUTH__MODE", "everyone"), "`auth.mode`", "keys"),
-        (("SOLELY__AUTH__JWT_SECRET", "short"), "`auth.jwt_secret`", "16 bytes"),
         (("SOLELY__REDIS__URL", "http://a"), "`redis.url`", "redis+sentinel://"),
         (("REDIS_URL", "redis://a,b"), "`redis.url`", "redis+cluster://"),
     ];
@@ -77,6 +76,28 @@ fn a_wrong_configuration_is_refused_by_every_command() {
     let missing = run(&folder, &["config", "--config", "absent.toml"], &[]);
     assert_eq!(missing.status.code(), Some(2));
     assert!(stderr(&missing).contains("absent.toml"));
+}
+
+/// Those that speak to a server look for the local one where the configuration says; it has to be right.
+#[test]
+fn commands_that_ask_a_server_find_it_by_the_configuration() {
+    let folder = folder();
+    let listen = ("SOLELY__SERVER__LISTEN", "127.0.0.1:9");
+    for command in [&["jobs", "list"][..], &["runs", "list"]] {
+        let output = run(&folder, command, &[listen]);
+        assert_eq!(output.status.code(), Some(1));
+        assert!(stderr(&output).contains("http://127.0.0.1:9"), "{}", stderr(&output));
+        let output = run(&folder, command, &[("SOLELY__SERVER__LISEN", "127.0.0.1:9")]);
+        assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
+    }
+}
+
+/// A secret of digits alone is one.
+#[test]
+fn text_is_text_whatever_it_looks_like() {
+    let folder = folder();
+    let env = [("SOLELY__AUTH__JWT_SECRET", "0123456789")];
+    assert_eq!(setting(&folder, &env, "auth.jwt_secret").0, Value::from("***"));
 }
 
 /// A store that this build does not know is said so.

@@ -262,6 +262,39 @@ async fn scenario_the_queue_itself_deduplicates() {
     assert!(metrics.contains("solely_enrich_deduplicated_total{provider=\"wolt\"} 1"), "{metrics}");
 }
 
+/// A request that is used again has all its places, also those that are known when it asks for them, and what
+/// it was told stays so for as long as it can be asked about.
+#[tokio::test]
+async fn a_request_used_again_keeps_its_places() {
+    let world = World::start("failed_ttl = \"200ms\"").await;
+    world.ask("other", &["B"]).await;
+    world.until("B", "FOUND").await;
+    assert_eq!(world.ask("again", &["A"]).await["pending"], 1);
+    let known = world.ask("again", &["B"]).await;
+    assert_eq!((&known["pending"], &known["results"][0]["wolt"]["status"]), (&json!(0), &json!("FOUND")));
+    world.until("A", "FOUND").await;
+    let recalled = world.server.get("/v1/enrich/again").await;
+    let places: Vec<&str> =
+        recalled["results"].as_array().expect("a list").iter().filter_map(|one| one["placeId"].as_str()).collect();
+    assert_eq!((places, &recalled["pending"]), (vec!["A", "B"], &json!(0)), "{recalled}");
+}
+
+/// What is enqueued says how many wait with it, a duplicate of which job it is one.
+#[tokio::test]
+async fn enqueued_and_deduplicated_say_of_what() {
+    let world = World::start("").await;
+    world.sandbox.set_mood(Mood { latency: Duration::from_millis(500), ..Mood::default() });
+    world.ask("first", &["X", "Y"]).await;
+    let sizes: Vec<i64> =
+        events(&world.server, "wolt_job_enqueued").iter().filter_map(|said| said["queueSize"].as_i64()).collect();
+    assert_eq!(sizes, [1, 2]);
+    let job = world.status_of("X").await["job"].clone();
+    assert!(job.is_string(), "{job}");
+    world.server.post("/v1/enrich/warm", json!({"provider": "wolt", "places": named(&["X"])})).await;
+    let said = events(&world.server, "wolt_job_deduplicated");
+    assert_eq!(said.last().expect("is said")["existingJobId"], job);
+}
+
 /// Switched off, a provider adds no field, whatever came with the result.
 #[tokio::test]
 async fn flag_disabled() {
@@ -269,7 +302,7 @@ async fn flag_disabled() {
     let answer = ask(&server, "a", &["X"]).await;
     assert_eq!(
         answer,
-        json!({"requestId": "a", "pending": 0, "results": [{"placeId": "X", "name": "Pizza X", "providers": {}}]})
+        json!({"requestId": "a", "pending": 0, "results": [{"placeId": "X", "name": "Pizza X"}]})
     );
     let skipped = events(&server, "wolt_enqueue_skipped");
     assert_eq!(

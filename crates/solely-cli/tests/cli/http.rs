@@ -8,6 +8,7 @@ use solely_core::JobId;
 use solely_core::commit::{Commit, Verdict};
 use solely_core::job::{ClaimReply, ClaimRequest, JobStore as _, NewJob};
 use solely_core::liveness::{Beat, LivenessStore as _};
+use tempfile::TempDir;
 
 use crate::server::Server;
 
@@ -180,6 +181,36 @@ async fn a_request_id_is_echoed_or_made() {
     assert_eq!(with("req-1").await, "req-1");
     assert_ne!(with(&"x".repeat(200)).await, "x".repeat(200));
     assert_ne!(with("two words").await, "two words");
+}
+
+/// Queues that this server has are listed though nothing is in them; upstreams of any kind are listed page by
+/// page, whatever they are called.
+#[tokio::test]
+async fn queues_and_upstreams_are_listed() {
+    let folder = TempDir::new().expect("a folder");
+    let config = "[enrich.providers.wolt]\nenabled = true\nurl = \"http://127.0.0.1:9/\"\n
+                  [products.plugins.tours]\nurl = \"http://127.0.0.1:9/\"\n
+                  [feed.sources.tours]\nurl = \"http://127.0.0.1:9/\"\n";
+    std::fs::write(folder.path().join("solely.toml"), config).expect("writes");
+    let server = Server::start_in(folder).await;
+    let names = |page: &Value| -> Vec<String> {
+        let items = page["items"].as_array().expect("a list").iter();
+        items.map(|item| item["name"].as_str().expect("a name").to_owned()).collect()
+    };
+    let queues = names(&server.get("/v1/queues").await);
+    for queue in ["enrich:wolt", "products", "work-items", "work-done", "consolidate"] {
+        assert!(queues.contains(&queue.to_owned()), "{queue}: {queues:?}");
+    }
+    let (mut listed, mut cursor) = (Vec::new(), String::new());
+    loop {
+        let page = server.get(&format!("/v1/upstreams?limit=1{cursor}")).await;
+        listed.extend(names(&page));
+        let Some(next) = page["nextCursor"].as_str() else { break };
+        cursor = format!("&cursor={next}");
+    }
+    assert_eq!(listed, ["tours", "wolt", "tours"]);
+    let all = names(&server.get("/v1/alerts").await);
+    assert_eq!(names(&server.get("/v1/alerts?limit=1").await), all[..1]);
 }
 
 /// Health, metrics and upstreams answer.

@@ -289,7 +289,7 @@ async fn stale_is_served_while_the_plugin_fails() {
         Mood { bytes: 33 << 20, ..Mood::default() },
     ];
     for mood in bad {
-        let world = World::start("job_lock_ttl = \"100ms\"\nfailure_backoff = \"1m\"").await;
+        let world = World::start("failure_backoff = \"1m\"").await;
         world.found(json!({})).await;
         tokio::time::sleep(Duration::from_millis(1_100)).await;
         world.sandbox.set_mood(mood);

@@ -13,7 +13,7 @@ use super::message::{OfRun, WorkItem};
 use super::partition::Planner;
 use super::source::Scope;
 use super::system::{ChangeError, Feed, FeedSource, change_of, subject};
-use super::{NewPartition, PriceRange, Run, RunState, RunStatus, Step};
+use super::{NewPartition, Partition, PriceRange, Run, RunState, RunStatus, Step};
 use crate::commit::Effect;
 use crate::event::NewEvent;
 use crate::job::{Job, NewJob};
@@ -145,7 +145,7 @@ async fn count(source: &FeedSource, run: &Run, range: PriceRange) -> Result<u64,
 /// What comes of calls, in their order; as many at once as the source takes.
 async fn in_turn<T>(
     source: &FeedSource,
-    calls: impl Iterator<Item = impl Future<Output = Result<T, Failure>>>,
+    calls: Vec<impl Future<Output = Result<T, Failure>>>,
 ) -> Result<Vec<T>, Failure> {
     futures::stream::iter(calls).buffered(source.settings.concurrency.max(1)).try_collect().await
 }
@@ -160,21 +160,23 @@ async fn plan(source: &FeedSource, run: &Run) -> Result<Vec<NewPartition>, Failu
         if probes.is_empty() {
             return Ok(planner.partitions());
         }
-        let counts = probes.into_iter().map(|range| count(source, run, range));
+        let counts = probes.into_iter().map(|range| count(source, run, range)).collect();
         planner.learn(&in_turn(source, counts).await?);
     }
 }
 
 /// The partitions that the client wants, with as many records as the source counts.
 async fn counted(source: &FeedSource, state: &RunState) -> Result<Vec<NewPartition>, Failure> {
-    let counts = state.partitions.iter().map(|partition| async move {
-        let total = match count(source, &state.run, partition.range).await {
-            Ok(total) => Some(total),
-            // It only says how far the partition is: a source that cannot count can be copied.
-            Err(Failure::Permanent { .. }) => None,
-            Err(other) => return Err(other),
-        };
-        Ok(NewPartition { id: partition.id.clone(), range: partition.range, total })
-    });
-    in_turn(source, counts).await
+    let count_one = |partition: &Partition| count_of(source, &state.run, partition.clone());
+    in_turn(source, state.partitions.iter().map(count_one).collect()).await
+}
+
+async fn count_of(source: &FeedSource, run: &Run, partition: Partition) -> Result<NewPartition, Failure> {
+    let total = match count(source, run, partition.range).await {
+        Ok(total) => Some(total),
+        // It only says how far the partition is: a source that cannot count can be copied.
+        Err(Failure::Permanent { .. }) => None,
+        Err(other) => return Err(other),
+    };
+    Ok(NewPartition { id: partition.id, range: partition.range, total })
 }
