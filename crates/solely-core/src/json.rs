@@ -25,6 +25,11 @@ impl Json {
         Self(text.into())
     }
 
+    /// A copy of a text that is JSON.
+    pub fn copied(text: &str) -> Self {
+        Self(text.into())
+    }
+
     /// An empty object.
     pub fn empty() -> Self {
         Self("{}".into())

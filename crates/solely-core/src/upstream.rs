@@ -306,7 +306,13 @@ pub struct Upstream {
     breaker: Mutex<Breaker>,
     calls: AtomicU64,
     failures: AtomicU64,
+    /// When it was last known not to be paused.
+    unpaused: Mutex<Option<Instant>>,
 }
+
+/// How long an upstream without a rate that was not paused is taken for that: calls that are made at once
+/// share a look.
+const UNPAUSED_FOR: Duration = Duration::from_millis(20);
 
 impl Upstream {
     /// An upstream with its limits.
@@ -318,6 +324,7 @@ impl Upstream {
             store,
             calls: AtomicU64::new(0),
             failures: AtomicU64::new(0),
+            unpaused: Mutex::default(),
         }
     }
 
@@ -358,6 +365,7 @@ impl Upstream {
 
     /// Tells all instances. If the store cannot be told, the call's own failure still stands.
     async fn pause(&self, pause: Duration) {
+        *self.unpaused() = None;
         if let Err(error) = self.store.pause_upstream(self.limits.shared_name(), pause).await {
             tracing::warn!(upstream = self.limits.name, %error, "a pause could not be stored");
         }
@@ -369,11 +377,17 @@ impl Upstream {
             let asked = Instant::now();
             let patience = deadline.saturating_duration_since(asked);
             let slot = self.limits.rate.map(|rate| SlotRequest { spacing: rate.spacing(), patience });
+            if slot.is_none() && self.unpaused().is_some_and(|at| at.elapsed() < UNPAUSED_FOR) {
+                return Ok(());
+            }
             let after = match self.store.admit(self.limits.shared_name(), slot).await? {
                 Admission::Paused { left } => return Err(CallError::Paused { left }),
                 Admission::Go { after } => after,
             };
-            let Some(rate) = self.limits.rate else { return Ok(()) };
+            let Some(rate) = self.limits.rate else {
+                *self.unpaused() = Some(asked);
+                return Ok(());
+            };
             // The store counted from somewhere between the question and its answer: from the answer
             // on, nobody is early.
             tokio::time::sleep(after).await;
@@ -384,6 +398,18 @@ impl Upstream {
             }
         }
         Ok(())
+    }
+
+    /// Looks whether it is paused, for a call that is about to be made: it need not look then. Not where
+    /// calls have slots, which are taken with the call.
+    pub async fn look_ahead(&self) {
+        if self.limits.rate.is_none() {
+            let _ = self.await_turn::<()>(Instant::now()).await;
+        }
+    }
+
+    fn unpaused(&self) -> std::sync::MutexGuard<'_, Option<Instant>> {
+        self.unpaused.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn look_at_breaker<E>(&self) -> Result<(), CallError<E>> {

@@ -19,6 +19,8 @@ use solely_core::{Json, RunId, StoreError, limits};
 use tokio_postgres::{Error, Row};
 use uuid::Uuid;
 
+use crate::batch::Together;
+use crate::connection::Connections;
 use crate::row::{self, signed};
 use crate::transaction::transact;
 use crate::{PostgresStore, Tx, event, job};
@@ -54,17 +56,7 @@ impl FeedStore for PostgresStore {
     }
 
     async fn place(&self, of: PartitionKey) -> Result<Option<Place>, StoreError> {
-        let sql = "SELECT of_run.status, worker.status, progress.next_offset
-                     FROM partition_progress AS progress
-                     JOIN worker_runs AS worker USING (run_id, partition_id)
-                     JOIN run_metadata AS of_run USING (run_id)
-                    WHERE progress.run_id = $1 AND progress.partition_id = $2";
-        let rows = self.read(sql, &[&uuid(of.run), &of.partition]).await?;
-        Ok(rows.first().map(|row| Place {
-            run: status(row, 0),
-            status: PartitionStatus::of_word(row.get(1)),
-            next_offset: row::unsigned(row, 2),
-        }))
+        self.places.submit(of).await
     }
 
     async fn change_run(&self, change: RunChange) -> Result<Changed, StoreError> {
@@ -176,6 +168,42 @@ impl FeedStore for PostgresStore {
             updated_at: row::time(row, 3),
         };
         Ok(rows.iter().map(record).collect())
+    }
+}
+
+/// Looks at where partitions are, of all pages that are about to be fetched.
+pub(crate) struct PlaceLooks(pub(crate) Connections);
+
+#[async_trait]
+impl Together for PlaceLooks {
+    type Request = PartitionKey;
+    type Answer = Option<Place>;
+
+    fn weight(_: &PartitionKey) -> usize {
+        1
+    }
+
+    async fn run(&self, of: &[PartitionKey]) -> Result<Vec<Option<Place>>, StoreError> {
+        let sql = "SELECT wanted.nth::integer, found.run, found.status, found.next_offset
+                     FROM unnest($1::uuid[], $2::text[]) WITH ORDINALITY AS wanted (run, partition, nth)
+                    CROSS JOIN LATERAL (SELECT of_run.status AS run, worker.status, progress.next_offset
+                                          FROM partition_progress AS progress
+                                          JOIN worker_runs AS worker USING (run_id, partition_id)
+                                          JOIN run_metadata AS of_run USING (run_id)
+                                         WHERE progress.run_id = wanted.run
+                                           AND progress.partition_id = wanted.partition
+                                         LIMIT 1) AS found";
+        let runs: Vec<Uuid> = of.iter().map(|key| uuid(key.run)).collect();
+        let partitions: Vec<&str> = of.iter().map(|key| key.partition.as_str()).collect();
+        let mut places = vec![None; of.len()];
+        for row in &self.0.read(sql, &[&runs, &partitions]).await? {
+            places[row::place(row, 0)] = Some(Place {
+                run: status(row, 1),
+                status: PartitionStatus::of_word(row.get(2)),
+                next_offset: row::unsigned(row, 3),
+            });
+        }
+        Ok(places)
     }
 }
 

@@ -82,6 +82,7 @@ pub struct PostgresStore {
     enqueues: Batcher<job::Enqueues>,
     leases: Batcher<lease::LeaseCalls>,
     waits: Batcher<enrich::WaitCalls>,
+    places: Batcher<feed::PlaceLooks>,
     guards: Guards,
     /// How to make the connection for wake-ups.
     wire: (tokio_postgres::Config, Tls),
@@ -121,6 +122,7 @@ impl PostgresStore {
             enqueues: Batcher::new(job::Enqueues(work.clone()), LANES),
             leases: Batcher::new(lease::LeaseCalls(work.clone()), LANES),
             waits: Batcher::new(enrich::WaitCalls(work.clone()), LANES),
+            places: Batcher::new(feed::PlaceLooks(work.clone()), LANES),
             work,
             guards: options.guards,
             wire: (config, tls),

@@ -310,7 +310,7 @@ impl Socket {
     }
 
     async fn run(&mut self) -> End {
-        let mut pulse = tokio::time::interval(limits::SOCKET_PULSE);
+        let mut pulse = tokio::time::interval_at(Instant::now() + limits::SOCKET_PULSE, limits::SOCKET_PULSE);
         pulse.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             let outbox = self.outbox.clone();

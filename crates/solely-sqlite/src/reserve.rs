@@ -254,9 +254,9 @@ fn load(conn: &Connection, now: Timestamp, wanted: &Wanted, requests: &[Request]
             books.merchant(found);
         }
     }
+    let mut find =
+        conn.prepare_cached("SELECT digest, verdict FROM idempotency_keys WHERE scope = ?1 AND key = ?2")?;
     for key in &wanted.keys {
-        let mut find = conn
-            .prepare_cached("SELECT digest, verdict FROM idempotency_keys WHERE scope = ?1 AND key = ?2")?;
         let found = find.query_row((&key.scope, &key.key), |found| {
             Ok((found.get::<_, String>(0)?, found.get::<_, String>(1)?))
         });
@@ -316,10 +316,10 @@ fn write(tx: &Tx<'_>, books: &Books, guarded: bool) -> Result<(), Error> {
     for job in books.new_jobs() {
         job::enqueue_one(tx, &job)?;
     }
+    let mut insert = tx.conn.prepare_cached(
+        "INSERT INTO idempotency_keys (scope, key, digest, verdict, at) VALUES (?1, ?2, ?3, ?4, ?5)",
+    )?;
     for (key, digest, verdict) in books.new_keys() {
-        let mut insert = tx.conn.prepare_cached(
-            "INSERT INTO idempotency_keys (scope, key, digest, verdict, at) VALUES (?1, ?2, ?3, ?4, ?5)",
-        )?;
         let verdict = serde_json::to_string(verdict).unwrap_or_default();
         insert.execute((&key.scope, &key.key, digest, verdict, tx.now_ms()))?;
     }

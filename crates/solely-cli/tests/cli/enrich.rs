@@ -283,7 +283,7 @@ async fn a_request_used_again_keeps_its_places() {
 #[tokio::test]
 async fn enqueued_and_deduplicated_say_of_what() {
     let world = World::start("").await;
-    world.sandbox.set_mood(Mood { latency: Duration::from_millis(500), ..Mood::default() });
+    world.finder.set_mood(Mood { latency_ms: 500, ..Mood::default() });
     world.ask("first", &["X", "Y"]).await;
     let sizes: Vec<i64> =
         events(&world.server, "wolt_job_enqueued").iter().filter_map(|said| said["queueSize"].as_i64()).collect();

@@ -16,6 +16,7 @@ use super::system::{Enrich, Inner};
 use super::{Told, ends_wait, provider_of, request_key};
 use crate::cache::watch::{Heard, Hears, NoWatch, Watch};
 use crate::cache::{Entry, EntryKey, UNCOPIED};
+use crate::clock::Timestamp;
 use crate::error::StoreError;
 use crate::fault::Guard;
 
@@ -47,6 +48,14 @@ pub struct Subscription(Arc<Listening>);
 pub struct Subscribed {
     /// How many places are pending.
     pub pending: usize,
+}
+
+/// The patch that was written last.
+pub(super) struct LastPatch {
+    of: EntryKey,
+    updated_at: Timestamp,
+    request_id: String,
+    text: String,
 }
 
 struct Listening {
@@ -171,8 +180,26 @@ impl Listening {
         self.listens.push(patch)
     }
 
-    /// What is told of an entry.
+    /// What is told of an entry: the same text for all who listen to the request, one after the other.
     fn patch(&self, entry: &Entry) -> Option<String> {
+        let mut last = self.inner.last_patch.lock().unwrap_or_else(PoisonError::into_inner);
+        let same = |last: &&LastPatch| {
+            last.of == entry.key && last.updated_at == entry.updated_at && last.request_id == self.request_id
+        };
+        if let Some(last) = last.as_ref().filter(same) {
+            return Some(last.text.clone());
+        }
+        let text = self.written(entry)?;
+        *last = Some(LastPatch {
+            of: entry.key.clone(),
+            updated_at: entry.updated_at,
+            request_id: self.request_id.clone(),
+            text: text.clone(),
+        });
+        Some(text)
+    }
+
+    fn written(&self, entry: &Entry) -> Option<String> {
         let (state, provider) = (State::of(entry)?, provider_of(&entry.key.space)?);
         let json = |text: &str| serde_json::to_string(text).unwrap_or_default();
         let mut text = format!(

@@ -11,6 +11,7 @@ use super::copy::PlaceForm;
 use super::decision::Decisions;
 use super::finder::{self, Finder};
 use super::job::{Lookups, Written};
+use super::subscription::LastPatch;
 use super::{Resolved, Status, copy, entry_key, provider_of, queue, subject};
 use crate::bus::ChangeListener;
 use crate::cache::watch::Watches;
@@ -201,6 +202,8 @@ pub(super) struct Inner {
     pub(super) refreshed: moka::sync::Cache<EntryKey, Timestamp>,
     /// Requests that were told PENDING by this process.
     pub(super) waits: moka::sync::Cache<String, ()>,
+    /// What was told last to someone who listens.
+    pub(super) last_patch: Mutex<Option<LastPatch>>,
     /// What lookups of this process are about to write.
     writing: Mutex<HashMap<EntryKey, Written>>,
 }
@@ -229,6 +232,7 @@ impl Enrich {
                 .max_capacity(WAITS_MAX)
                 .time_to_live(config.request_ttl.0)
                 .build(),
+            last_patch: Mutex::default(),
             writing: Mutex::default(),
             jobs,
             cache,

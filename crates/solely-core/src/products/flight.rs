@@ -131,7 +131,9 @@ impl Inner {
                 ttl: app.settings.lock_ttl,
                 holder: Holder::Process(self.process),
             };
-            match self.leases.begin(request, vec![lock.clone()]).await {
+            let (begun, ()) =
+                tokio::join!(self.leases.begin(request, vec![lock.clone()]), app.upstream.look_ahead());
+            match begun {
                 Ok(Begun::Mine(kept)) => break kept,
                 Ok(Begun::Held(obstacle)) => {
                     let patience = obstacle.ends_in.clamp(Duration::from_millis(1), limits::LEASE_POLL);

@@ -96,7 +96,7 @@ fn found(raw: &RawValue) -> Result<Found, CallFailed<UpstreamError>> {
         Id::Number(number) => number.to_string(),
     };
     let price = item.price.as_ref().and_then(whole);
-    Ok(Found { id, payload: Json::from_stored(raw.get().to_owned()), price })
+    Ok(Found { id, payload: Json::copied(raw.get()), price })
 }
 
 /// A price in whole units.
