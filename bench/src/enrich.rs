@@ -398,7 +398,9 @@ async fn the_documents_way(
 }
 
 /// A finder that answers when it is let.
-async fn finder(gate: Option<Arc<tokio::sync::Semaphore>>) -> Result<(tokio::task::JoinHandle<()>, String)> {
+pub(crate) async fn finder(
+    gate: Option<Arc<tokio::sync::Semaphore>>,
+) -> Result<(tokio::task::JoinHandle<()>, String)> {
     let find = move |axum::Json(place): axum::Json<serde_json::Value>| {
         let gate = gate.clone();
         async move {

@@ -15,6 +15,7 @@ mod million;
 mod products;
 mod report;
 mod reserve;
+mod scaling;
 mod start;
 mod watchers;
 
@@ -32,7 +33,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 /// Measures solely beside the limits of what it stands on.
 #[derive(Parser)]
 struct Args {
-    /// What to measure: jobs, leases, feeds, million, enrich-http, enrich-redis, enrich-misses, sockets, products, reserve, watchers, start. Everything if none is named.
+    /// What to measure: jobs, leases, feeds, million, enrich-http, enrich-redis, enrich-misses, sockets, products, reserve, watchers, start; scaling, which is not part of everything. Everything if none is named.
     names: Vec<String>,
     /// Fewer, shorter rounds: a look, not a measurement.
     #[arg(long)]
@@ -109,6 +110,10 @@ fn main() -> Result<()> {
     }
     if wanted("start") {
         runtime.block_on(start::run(&mut report, scale, args.solely.as_deref()))?;
+    }
+    if args.names.iter().any(|name| name == "scaling") {
+        let solely = enrich::binary(args.solely.as_deref())?;
+        runtime.block_on(scaling::run(&mut report, scale, &solely))?;
     }
     print!("{}", report.table());
     if let Some(path) = args.write {

@@ -114,8 +114,20 @@ impl Report {
         out
     }
 
-    /// Writes `docs/BENCHMARKS.md`.
+    /// Writes the table where a page has room for it, between two marks; else the page of benchmarks.
     pub(crate) fn write(&self, path: &Path) -> Result<()> {
+        let page = std::fs::read_to_string(path).unwrap_or_default();
+        let (begins, ends) = ("<!-- figures -->\n", "<!-- end of figures -->");
+        if let (Some((before, _)), Some((_, after))) = (page.split_once(begins), page.split_once(ends)) {
+            let text = format!("{before}{begins}\n{}\n{ends}{after}", self.table());
+            std::fs::write(path, text)?;
+            println!("wrote {}", path.display());
+            return Ok(());
+        }
+        self.write_benchmarks(path)
+    }
+
+    fn write_benchmarks(&self, path: &Path) -> Result<()> {
         let cores = std::thread::available_parallelism().map_or(0, std::num::NonZero::get);
         let text = format!(
             "# Benchmarks\n\n\

@@ -116,7 +116,7 @@ function searchCard() {
   const words = el('input', { id: 'words', type: 'text', placeholder: 'kayak', autocomplete: 'off' });
   const force = el('input', { id: 'force', type: 'checkbox' });
   const result = el('div', { 'aria-live': 'polite' });
-  const button = el('button', { class: 'button primary', disabled: !may('products:write') }, 'Search');
+  const button = el('button', { class: 'button primary', disabled: !may('products:read') }, 'Search');
   const form = el('form', {
     class: 'stack', onsubmit: async (/** @type {SubmitEvent} */ event) => {
       event.preventDefault();

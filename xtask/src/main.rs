@@ -55,7 +55,8 @@ enum Task {
     },
     /// Measure, and write docs/BENCHMARKS.md unless it is a quick look or a part
     Bench {
-        /// What to measure: jobs, leases, start. Everything if none is named
+        /// What to measure, such as jobs, leases or reserve. Everything if none is named; `scaling` by itself
+        /// writes the figures of docs/SCALING.md
         names: Vec<String>,
         /// A look, not a measurement
         #[arg(long)]
@@ -212,6 +213,8 @@ fn bench(names: &[String], quick: bool) -> Result<()> {
         command.arg("--quick");
     } else if names.is_empty() {
         command.args(["--write", "docs/BENCHMARKS.md"]);
+    } else if names == ["scaling"] {
+        command.args(["--write", "docs/SCALING.md"]);
     }
     run(&mut command)
 }

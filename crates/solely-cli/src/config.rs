@@ -59,8 +59,7 @@ fn figment(file: Option<&Path>, flags: Flags) -> Result<Figment, Failed> {
     }
     for (name, key) in COMMON_ENV {
         if let Ok(value) = std::env::var(name) {
-            figment =
-                figment.merge(Given {
+            figment = figment.merge(Given {
                 origin: format!("environment {name}"),
                 key: key.into(),
                 value: value.into(),

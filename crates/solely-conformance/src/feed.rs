@@ -322,9 +322,16 @@ pub async fn nothing_of_a_run_is_seen_before_its_switch(world: World) {
     while world.store().consolidate(run, vec![PriceRange { min: 0, max: 100 }]).await.expect("goes on") {}
     assert_eq!(world.current().await, old, "marked, and not seen");
     let (counted, _) = world.store().counts(run).await.expect("counts");
-    assert_eq!(world.step(Step::Switch { run, counts: counted, move_watermark: true }).await, Settled::Applied);
+    assert_eq!(
+        world.step(Step::Switch { run, counts: counted, move_watermark: true }).await,
+        Settled::Applied
+    );
     assert_eq!(world.current().await, pairs(&[("a", "new"), ("c", "new")]));
-    assert_eq!(world.step(Step::Switch { run, counts: counted, move_watermark: true }).await, Settled::Skipped, "once");
+    assert_eq!(
+        world.step(Step::Switch { run, counts: counted, move_watermark: true }).await,
+        Settled::Skipped,
+        "once"
+    );
 }
 
 /// A record is reported as vanished only within prices that were fetched.

@@ -10,8 +10,8 @@ use solely_core::event::NewEvent;
 use solely_core::feed::source::{Found, Scope, Source, Window};
 use solely_core::feed::{
     Asked, ChangeError, Counts, End, Feed, FeedSource, Mode, NewPartition, PartitionStatus, PinWhat,
-    PriceRange, RunState, RunStatus, SourceSettings, StartError, StoredRecord, WORK_DONE, SCHEDULE, WORK_ITEMS,
-    WorkItem,
+    PriceRange, RunState, RunStatus, SCHEDULE, SourceSettings, StartError, StoredRecord, WORK_DONE,
+    WORK_ITEMS, WorkItem,
 };
 use solely_core::job::{ClaimReply, ClaimRequest, JobState, NewJob, ReviveRequest, Window as Duplicates};
 use solely_core::queue::JobFilter;

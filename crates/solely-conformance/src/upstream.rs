@@ -22,7 +22,7 @@ async fn admit(world: &World, slot: Option<SlotRequest>) -> Admission {
 async fn slot(world: &World) -> Duration {
     match admit(world, Some(SLOT)).await {
         Admission::Go { after } => after,
-        paused @ Admission::Paused { .. } => panic!("{paused:?}"),
+        not_now @ (Admission::Paused { .. } | Admission::Later { .. }) => panic!("{not_now:?}"),
     }
 }
 
@@ -52,7 +52,7 @@ pub async fn a_slot_too_far_away_is_not_taken(world: World) {
     slot(&world).await;
     let impatient = SlotRequest { patience: Duration::from_millis(10), ..SLOT };
     for _ in 0..50 {
-        let Admission::Paused { left } = admit(&world, Some(impatient)).await else { panic!("too far away") };
+        let Admission::Later { left } = admit(&world, Some(impatient)).await else { panic!("too far away") };
         assert!(left <= SPACING);
     }
     assert!(slot(&world).await <= SPACING, "still the next one");

@@ -1,14 +1,15 @@
 //! Waiting lists: what is freed is offered in the same transaction, to the first in line who may have it.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use futures::future::join_all;
 use solely_core::WaitId;
 use solely_core::job::{ClaimReply, ClaimRequest};
 use solely_core::reserve::{
-    Change, InventoryStatus, NewReservation, NewWait, Operation, PaymentStatus, Refusal, Request,
-    Reservation, ReservationFilter, ReservationStatus, Verdict, WaitFilter, WaitStatus, WaitView, notify,
-    subject_of,
+    Change, Follows, InventoryStatus, NewReservation, NewWait, Operation, PaymentStatus, Refusal, Request,
+    Reservation, ReservationFilter, ReservationStatus, ToldTo, Verdict, WaitFilter, WaitStatus, WaitView,
+    notify, subject_of,
 };
 
 use crate::World;
@@ -363,14 +364,32 @@ pub async fn a_user_is_told_of_its_reservations(world: World) {
     let held = shop.buys("u1", "box").await.expect("is held");
     shop.do_it(Operation::Confirm(held.id)).await.expect("is paid");
     shop.buys("u2", "box").await.expect("is held");
-    let told = shop.store.told_to(vec!["u1".to_owned(), "nobody".to_owned()], 16).await.expect("reads");
-    assert_eq!(told.len(), 1);
-    assert_eq!(told[0].reservation.id, held.id);
-    let events: Vec<&str> = told[0].events.iter().map(|event| event.told.event.as_str()).collect();
-    assert_eq!(events, ["reserve", "confirm"]);
-    let told = shop.store.told_to(vec!["u1".to_owned()], 1).await.expect("reads");
-    assert_eq!(told[0].events.len(), 1, "the latest");
-    assert_eq!(told[0].events[0].told.event, "confirm");
+    let follows = |user: &str, told| Follows { user_id: user.to_owned(), told };
+    let words =
+        |told: &ToldTo| -> Vec<String> { told.events.iter().map(|event| event.told.event.clone()).collect() };
+    let from_the_start = || Some(BTreeMap::new());
+    let both = vec![follows("u1", from_the_start()), follows("nobody", from_the_start())];
+    let told = shop.store.told_to(both, 16).await.expect("reads");
+    assert_eq!((told.len(), told[0].reservation.id, told[0].is_open), (1, held.id, true));
+    assert_eq!(words(&told[0]), ["reserve", "confirm"]);
+    let first = told[0].events[0].id;
+    let some = shop.store.told_to(vec![follows("u1", from_the_start())], 1).await.expect("reads");
+    assert_eq!(words(&some[0]), ["reserve"], "so many at a time");
+    let last = shop.store.told_to(vec![follows("u1", None)], 16).await.expect("reads");
+    assert_eq!(words(&last[0]), ["confirm"], "where it is");
+    let known = Some(BTreeMap::from([(held.id, first)]));
+    let rest = shop.store.told_to(vec![follows("u1", known.clone())], 16).await.expect("reads");
+    assert_eq!(words(&rest[0]), ["confirm"], "what came after");
+    // One that is known is told of however many came after it.
+    shop.boxes("other", "m2", 30).await;
+    for _ in 0..25 {
+        let later = shop.buys("u1", "other").await.expect("is held");
+        shop.do_it(Operation::Cancel(later.id)).await.expect("is given back");
+    }
+    shop.do_it(Operation::Cancel(held.id)).await.expect("is given back");
+    let told = shop.store.told_to(vec![follows("u1", known)], 16).await.expect("reads");
+    let of_held = told.iter().find(|told| told.reservation.id == held.id).expect("is told of");
+    assert_eq!((words(of_held), of_held.is_open), (vec!["confirm".to_owned(), "cancel".to_owned()], false));
 }
 
 /// Joining is bounded by those who wait already; and whoever asks for several is told what is left.

@@ -32,7 +32,7 @@ pub enum Verdict {
     Postpone {
         /// How long it waits.
         delay: Duration,
-        /// What it waits for.
+        /// What it waits for; empty where nothing is wrong.
         error: String,
     },
     /// Its worker stops; delivered at once to another, no attempt is spent.

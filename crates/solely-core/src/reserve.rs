@@ -27,6 +27,7 @@ pub mod waitlist;
 mod watch;
 pub mod window;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -47,7 +48,7 @@ pub use watch::{Watch, Watched};
 
 use crate::clock::Timestamp;
 use crate::error::StoreError;
-use crate::event::Event;
+use crate::event::{Event, EventId};
 use crate::id::ReservationId;
 
 /// Which inventories.
@@ -95,14 +96,28 @@ pub struct WaitFilter {
     pub limit: u32,
 }
 
-/// The latest reservations of a user that it is told of.
+/// The latest reservations of a user that it is told of, beside those that are open.
 pub const LATEST: u32 = 20;
+
+/// Open reservations of a user that are looked at.
+pub const OPEN_MAX: u32 = 200;
+
+/// A user whose reservations are followed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Follows {
+    /// Who.
+    pub user_id: String,
+    /// How far each reservation was told of; none: nobody has looked yet, and only how far each is matters.
+    pub told: Option<BTreeMap<ReservationId, EventId>>,
+}
 
 /// What was told of a user's reservation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ToldTo {
     /// The reservation, as it is now.
     pub reservation: Reservation,
+    /// Whether it is still to be written how it ends.
+    pub is_open: bool,
     /// What was told, in order.
     pub events: Vec<Event>,
 }
@@ -144,7 +159,7 @@ pub trait ReserveStore: Send + Sync {
     /// Ends the wait of those whose pickup window has closed: nothing will be offered to them. How many, of at most `limit`.
     async fn close_waits(&self, limit: u32) -> Result<u64, StoreError>;
 
-    /// What was told of the latest [`LATEST`] reservations of each of these users, each with its events, of which there are at most
-    /// `limit`, the latest.
-    async fn told_to(&self, users: Vec<String>, limit: u32) -> Result<Vec<ToldTo>, StoreError>;
+    /// What was told of reservations of these users: the [`LATEST`], those that are open and those that are known. Each with
+    /// what was told after what is known of it, in order and at most `limit`; of a user of whom nothing is known, with the last.
+    async fn told_to(&self, users: Vec<Follows>, limit: u32) -> Result<Vec<ToldTo>, StoreError>;
 }

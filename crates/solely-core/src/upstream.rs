@@ -99,9 +99,14 @@ pub enum Admission {
         /// How long to wait; zero without a rate or when idle.
         after: Duration,
     },
-    /// Not before the pause is over, or the next slot is too far away. No slot was taken.
+    /// Not before the pause is over. No slot was taken.
     Paused {
         /// How much of it is left.
+        left: Duration,
+    },
+    /// The next slot is further away than the caller would wait. It was not taken.
+    Later {
+        /// How far.
         left: Duration,
     },
 }
@@ -227,9 +232,15 @@ pub enum UpstreamError {
 /// Why there is no answer.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum CallError<E> {
-    /// It asked to be left alone, or its slots are taken, for at least this long.
+    /// It asked to be left alone for at least this long.
     #[error("the upstream is paused for {} ms", left.as_millis())]
     Paused {
+        /// How long.
+        left: Duration,
+    },
+    /// Its rate has no slot for longer than the caller waits.
+    #[error("the upstream's rate has no slot for {} ms", left.as_millis())]
+    Later {
         /// How long.
         left: Duration,
     },
@@ -382,6 +393,7 @@ impl Upstream {
             }
             let after = match self.store.admit(self.limits.shared_name(), slot).await? {
                 Admission::Paused { left } => return Err(CallError::Paused { left }),
+                Admission::Later { left } => return Err(CallError::Later { left }),
                 Admission::Go { after } => after,
             };
             let Some(rate) = self.limits.rate else {

@@ -82,7 +82,7 @@ pub enum Failure {
     Postponed {
         /// How long to wait.
         delay: Duration,
-        /// What it waits for.
+        /// What it waits for; empty where nothing is wrong.
         error: String,
     },
 }

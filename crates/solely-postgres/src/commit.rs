@@ -133,7 +133,9 @@ async fn pass_verdicts(
         let (verdict, delay, error) = match &commits[place].verdict {
             Verdict::Complete => (0, None, None),
             Verdict::Retry { delay, error } => (1, Some(millis(*delay)), Some(error.as_str())),
-            Verdict::Postpone { delay, error } => (2, Some(millis(*delay)), Some(error.as_str())),
+            Verdict::Postpone { delay, error } => {
+                (2, Some(millis(*delay)), Some(error.as_str()).filter(|error| !error.is_empty()))
+            }
             Verdict::Release => (3, None, None),
             Verdict::Dead { error } => (4, None, Some(error.as_str())),
         };

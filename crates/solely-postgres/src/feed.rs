@@ -432,9 +432,7 @@ pub(crate) async fn take(tx: &Tx<'_>, step: &Step, now: Timestamp) -> Result<boo
                 .await?;
             Ok(changed == 1)
         }
-        Step::Switch { run, counts, move_watermark } => {
-            switch(tx, *run, counts, *move_watermark, now).await
-        }
+        Step::Switch { run, counts, move_watermark } => switch(tx, *run, counts, *move_watermark, now).await,
         Step::FailRun { run, from, error } => {
             let changed = tx
                 .execute(

@@ -1,11 +1,13 @@
 //! Stock: the merchants' rows are the locks, and a batch is three round trips.
 //!
 //! ```text
-//!   BEGIN · lock merchants, look at the clock · items · mentioned · open · lapsed · keys     one round trip
+//!   BEGIN · lock merchants, look at the clock · items · mentioned · open · keys              one round trip
 //!   decide                                                                                   here
 //!   items · reservations · events · keys                                                     one round trip
 //!   COMMIT                                                                                   one round trip
 //! ```
+//!
+//! Holds whose time is over are read where an inventory has less left than is asked of it: one more.
 //!
 //! What is read is sent behind the lock without waiting for it: each statement sees what was committed when it runs.
 
@@ -17,9 +19,10 @@ use solely_core::clock::Timestamp;
 use solely_core::fault::Guard;
 use solely_core::job::NewJob;
 use solely_core::reserve::{
-    Books, BoxType, Decided, IdempotencyKey, Inventory, InventoryFilter, InventoryStatus, InventoryView,
-    LATEST, Lapsed, Merchant, PaymentStatus, Request, Reservation, ReservationFilter, ReservationInner,
-    ReservationStatus, ReserveStore, Rules, ToldTo, Touched, WaitFilter, WaitView, Wanted,
+    Books, BoxType, Decided, Follows, IdempotencyKey, Inventory, InventoryFilter, InventoryStatus,
+    InventoryView, LATEST, Lapsed, Merchant, OPEN_MAX, PaymentStatus, Request, Reservation,
+    ReservationFilter, ReservationInner, ReservationStatus, ReserveStore, Rules, ToldTo, Touched, WaitFilter,
+    WaitView, Wanted,
 };
 use solely_core::{ReservationId, StoreError};
 use tokio_postgres::types::ToSql;
@@ -148,27 +151,59 @@ impl ReserveStore for PostgresStore {
         waitlist::close(self, limit).await
     }
 
-    async fn told_to(&self, users: Vec<String>, limit: u32) -> Result<Vec<ToldTo>, StoreError> {
+    async fn told_to(&self, users: Vec<Follows>, limit: u32) -> Result<Vec<ToldTo>, StoreError> {
+        let names: Vec<&str> = users.iter().map(|user| user.user_id.as_str()).collect();
+        let first: Vec<bool> = users.iter().map(|user| user.told.is_none()).collect();
+        let (mut known, mut of_users, mut cursors) = (Vec::new(), Vec::new(), Vec::new());
+        for (nth, user) in (1_i64..).zip(&users) {
+            for (id, cursor) in user.told.iter().flatten() {
+                known.push(uuid(*id));
+                of_users.push(nth);
+                cursors.push(cursor.0);
+            }
+        }
         let sql = format!(
             "SELECT {}, now_ms, {}
-               FROM (SELECT solely_now($1) AS now_ms) AS clock, unnest($2::text[]) AS wanted (user_id)
-              CROSS JOIN LATERAL (SELECT * FROM reservations WHERE reservations.user_id = wanted.user_id
-                                   ORDER BY id DESC LIMIT $3) AS r
-              CROSS JOIN LATERAL (SELECT * FROM events WHERE subject = 'reservation:' || r.id::text
-                                   ORDER BY id DESC LIMIT $4) AS e
+               FROM (SELECT solely_now($1) AS now_ms) AS clock,
+                    (SELECT wanted.nth, latest.id
+                       FROM unnest($2::text[]) WITH ORDINALITY AS wanted (user_id, nth)
+                      CROSS JOIN LATERAL (SELECT id FROM reservations WHERE user_id = wanted.user_id
+                                           ORDER BY id DESC LIMIT $4) AS latest
+                      UNION
+                     SELECT wanted.nth, open.id
+                       FROM unnest($2::text[]) WITH ORDINALITY AS wanted (user_id, nth)
+                      CROSS JOIN LATERAL (SELECT id FROM reservations WHERE user_id = wanted.user_id AND status <= 1
+                                           LIMIT {OPEN_MAX}) AS open
+                      UNION
+                     SELECT known.nth, known.id FROM unnest($6::uuid[], $7::bigint[]) AS known (id, nth)) AS mine
+              CROSS JOIN LATERAL (SELECT * FROM reservations WHERE reservations.id = mine.id LIMIT 1) AS r
+               LEFT JOIN unnest($6::uuid[], $8::bigint[]) AS known (id, cursor) ON known.id = mine.id
+               LEFT JOIN LATERAL ((SELECT * FROM events
+                                    WHERE NOT ($3::boolean[])[mine.nth] AND subject = 'reservation:' || r.id::text
+                                      AND events.id > coalesce(known.cursor, 0)
+                                    ORDER BY events.id LIMIT $5)
+                                  UNION ALL
+                                  (SELECT * FROM events
+                                    WHERE ($3::boolean[])[mine.nth] AND subject = 'reservation:' || r.id::text
+                                    ORDER BY events.id DESC LIMIT 1)) AS e ON true
               ORDER BY r.id, e.id",
             prefixed("r"),
             event::prefixed("e"),
         );
+        let (latest, limit) = (i64::from(LATEST), i64::from(limit));
         let values: Values<'_> =
-            &[&self.work.clock.offset_ms(), &users, &i64::from(LATEST), &i64::from(limit)];
+            &[&self.work.clock.offset_ms(), &names, &first, &latest, &limit, &known, &of_users, &cursors];
         let mut found: Vec<ToldTo> = Vec::new();
         for row in &self.read(&sql, values).await? {
-            let told = event::event(row, 18);
-            let one = reservation(row).at(row::time(row, 17));
+            let told = row.get::<_, Option<i64>>(18).map(|_| event::event(row, 18));
+            let one = reservation(row);
             match found.last_mut() {
-                Some(last) if last.reservation.id == one.id => last.events.push(told),
-                _ => found.push(ToldTo { reservation: one, events: vec![told] }),
+                Some(last) if last.reservation.id == one.id => last.events.extend(told),
+                _ => found.push(ToldTo {
+                    is_open: one.status.is_open(),
+                    reservation: one.at(row::time(row, 17)),
+                    events: told.into_iter().collect(),
+                }),
             }
         }
         Ok(found)
@@ -348,31 +383,17 @@ async fn load(tx: &Tx<'_>, asked: &Asked, wanted: &Wanted) -> Result<Books, Erro
                                LIMIT 1) AS open",
         prefixed("open")
     );
-    let lapsed_sql = format!(
-        "SELECT {} FROM (SELECT solely_now($3) AS now_ms) AS clock,
-                unnest($1::text[], $2::bigint[]) AS wanted (item, units)
-          CROSS JOIN LATERAL (SELECT id, remaining FROM inventory AS i WHERE i.id = wanted.item LIMIT 1) AS inventory
-          CROSS JOIN LATERAL (SELECT * FROM reservations
-                               WHERE inventory_id = inventory.id AND status <= 1 AND payment = 0
-                                 AND expires_at <= now_ms
-                               ORDER BY expires_at, id
-                               LIMIT greatest(wanted.units - inventory.remaining, 0)) AS lapsed
-          ORDER BY lapsed.expires_at, lapsed.id",
-        prefixed("lapsed")
-    );
     let items_values: [&(dyn ToSql + Sync); 3] = [&asked.items, &asked.reservations, &offset];
     let of_keys: [&(dyn ToSql + Sync); 2] = [&asked.scopes, &asked.keys];
     let of_merchants: [&(dyn ToSql + Sync); 2] = [&asked.merchants, &asked.box_types];
     let makes = !asked.merchants.is_empty() || !asked.box_types.is_empty();
-    let wants_units = asked.units.iter().any(|units| *units > 0);
     let has_keys = !asked.keys.is_empty();
     // What nobody asks for is not asked for.
-    let statements: [(bool, Statement<'_>); 9] = [
+    let statements: [(bool, Statement<'_>); 8] = [
         (true, (lock, &locked)),
         (true, (&items_sql, &items_values)),
         (!asked.reservations.is_empty(), (&mentioned_sql, &[&asked.reservations])),
         (!asked.buyers.is_empty(), (&open_sql, &[&asked.bought, &asked.buyers])),
-        (wants_units, (&lapsed_sql, &[&asked.items, &asked.units, &offset])),
         (makes, (BOX_TYPES, &[&asked.box_types])),
         (makes, (MERCHANTS, &of_merchants)),
         (has_keys, (LOCK_KEYS, &of_keys)),
@@ -382,7 +403,7 @@ async fn load(tx: &Tx<'_>, asked: &Asked, wanted: &Wanted) -> Result<Books, Erro
     let mut answers = tx.in_a_row(&wanted_ones.collect::<Vec<_>>()).await?.into_iter();
     let rows =
         statements.map(|(wanted, _)| if wanted { answers.next().unwrap_or_default() } else { Vec::new() });
-    let [locked, items, mentioned, open, lapsed, types, merchants, locks, keys] = &rows;
+    let [locked, items, mentioned, open, types, merchants, locks, keys] = &rows;
     let now = locked.first().map_or(Timestamp::default(), |locked| row::time(locked, 0));
     let mut books = Books::at(now, wanted);
     for found in items {
@@ -390,9 +411,6 @@ async fn load(tx: &Tx<'_>, asked: &Asked, wanted: &Wanted) -> Result<Books, Erro
     }
     for found in mentioned.iter().chain(open) {
         books.reservation(reservation(found));
-    }
-    for found in lapsed {
-        books.lapsed(reservation(found));
     }
     for found in types {
         books.box_type(BoxType { id: found.get(0), merchant_id: found.get(1), name: found.get(2) });
@@ -411,8 +429,38 @@ async fn load(tx: &Tx<'_>, asked: &Asked, wanted: &Wanted) -> Result<Books, Erro
             Err(_) => books.busy_key(key(found)),
         }
     }
+    if items
+        .iter()
+        .map(item)
+        .any(|item| item.lapsed > 0 && u64::from(item.remaining) < units_of(wanted, &item.id))
+    {
+        load_lapsed(tx, asked, &mut books).await?;
+    }
     load_missing_items(tx, &mut books).await?;
     Ok(books)
+}
+
+fn units_of(wanted: &Wanted, item: &str) -> u64 {
+    wanted.items.get(item).copied().unwrap_or(0)
+}
+
+/// Reads holds whose time is over, of inventories that have less left than is asked of them.
+async fn load_lapsed(tx: &Tx<'_>, asked: &Asked, books: &mut Books) -> Result<(), Error> {
+    let sql = format!(
+        "SELECT {} FROM unnest($1::text[], $2::bigint[]) AS wanted (item, units)
+          CROSS JOIN LATERAL (SELECT id, remaining FROM inventory AS i WHERE i.id = wanted.item LIMIT 1) AS inventory
+          CROSS JOIN LATERAL (SELECT * FROM reservations
+                               WHERE inventory_id = inventory.id AND status <= 1 AND payment = 0
+                                 AND expires_at <= $3
+                               ORDER BY expires_at, id
+                               LIMIT greatest(wanted.units - inventory.remaining, 0)) AS lapsed
+          ORDER BY lapsed.expires_at, lapsed.id",
+        prefixed("lapsed")
+    );
+    for found in &tx.query(&sql, &[&asked.items, &asked.units, &books.now().as_millis()]).await? {
+        books.lapsed(reservation(found));
+    }
+    Ok(())
 }
 
 /// Reads inventories of reservations that were read, where they were not: a buyer has something else, or waits for it.

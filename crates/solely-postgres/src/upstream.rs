@@ -75,5 +75,5 @@ async fn take_slot(tx: &Tx<'_>, upstream: &str, slot: SlotRequest) -> Result<Adm
         return Ok(paused);
     }
     let after = Duration::from_micros(row::unsigned(&row, 1));
-    Ok(if after > slot.patience { Admission::Paused { left: after } } else { Admission::Go { after } })
+    Ok(if after > slot.patience { Admission::Later { left: after } } else { Admission::Go { after } })
 }

@@ -44,7 +44,11 @@ impl Stone {
         let mut number = self.made.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ u64::from(self.version);
         while text.len() + 18 < size {
             // By hand: a source that takes long to write its records would be measured with what copies them.
-            text.extend((0..16).rev().map(|nibble| char::from(HEX[usize::try_from(number >> (4 * nibble) & 15).unwrap_or(0)])));
+            text.extend(
+                (0..16)
+                    .rev()
+                    .map(|nibble| char::from(HEX[usize::try_from(number >> (4 * nibble) & 15).unwrap_or(0)])),
+            );
             number = number.rotate_left(23).wrapping_mul(0xbf58_476d_1ce4_e5b9) ^ 0x94d0_49bb;
         }
         text.push_str(r#""}"#);

@@ -86,7 +86,12 @@ fn pass_verdict(tx: &Tx<'_>, commit: &Commit, guards: Guards) -> Result<Option<b
             put_back(
                 tx,
                 commit.claim.job,
-                &PutBack { state: 1, due_at, attempt_back: 1, error: Some(error) },
+                &PutBack {
+                    state: 1,
+                    due_at,
+                    attempt_back: 1,
+                    error: Some(error.as_str()).filter(|error| !error.is_empty()),
+                },
             )?;
         }
         Verdict::Release => {

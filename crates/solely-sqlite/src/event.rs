@@ -57,14 +57,26 @@ fn select(
 }
 
 /// The latest events of a subject, in order.
-pub(crate) fn latest(conn: &Connection, subject: &str, limit: u32) -> Result<Vec<Event>, Error> {
+pub(crate) fn latest(conn: &Connection, subject: &str) -> Result<Vec<Event>, Error> {
     let mut select = conn.prepare_cached(
         "SELECT id, at, subject, event, outcome, reason, request_id, details, topic, also
-           FROM events WHERE subject = ?1 ORDER BY id DESC LIMIT ?2",
+           FROM events WHERE subject = ?1 ORDER BY id DESC LIMIT 1",
     )?;
-    let mut events = select.query_map((subject, limit), event)?.collect::<Result<Vec<_>, _>>()?;
-    events.reverse();
-    Ok(events)
+    select.query_map([subject], event)?.collect()
+}
+
+/// What was told of a subject after an event, in order.
+pub(crate) fn after(
+    conn: &Connection,
+    subject: &str,
+    after: EventId,
+    limit: u32,
+) -> Result<Vec<Event>, Error> {
+    let mut select = conn.prepare_cached(
+        "SELECT id, at, subject, event, outcome, reason, request_id, details, topic, also
+           FROM events WHERE subject = ?1 AND id > ?2 ORDER BY id LIMIT ?3",
+    )?;
+    select.query_map((subject, after.0, limit), event)?.collect()
 }
 
 fn event(found: &Row<'_>) -> Result<Event, Error> {

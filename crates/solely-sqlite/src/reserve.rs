@@ -1,16 +1,18 @@
 //! Stock: a batch is one command of the writer, which is the one lock that is needed here.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use async_trait::async_trait;
 use rusqlite::types::{FromSqlError, Type};
 use rusqlite::{Connection, Error, OptionalExtension as _, Row, params};
 use solely_core::clock::Timestamp;
+use solely_core::event::EventId;
 use solely_core::fault::Guard;
 use solely_core::reserve::{
-    Books, BoxType, Decided, Inventory, InventoryFilter, InventoryStatus, InventoryView, LATEST, Lapsed,
-    Merchant, PaymentStatus, Request, Reservation, ReservationFilter, ReservationInner, ReservationStatus,
-    ReserveStore, Rules, ToldTo, Touched, WaitFilter, WaitView, Wanted, subject_of,
+    Books, BoxType, Decided, Follows, Inventory, InventoryFilter, InventoryStatus, InventoryView, LATEST,
+    Lapsed, Merchant, OPEN_MAX, PaymentStatus, Request, Reservation, ReservationFilter, ReservationInner,
+    ReservationStatus, ReserveStore, Rules, ToldTo, Touched, WaitFilter, WaitView, Wanted, subject_of,
 };
 use solely_core::{ReservationId, StoreError};
 
@@ -80,7 +82,7 @@ impl ReserveStore for SqliteStore {
         Ok(0)
     }
 
-    async fn told_to(&self, users: Vec<String>, limit: u32) -> Result<Vec<ToldTo>, StoreError> {
+    async fn told_to(&self, users: Vec<Follows>, limit: u32) -> Result<Vec<ToldTo>, StoreError> {
         let now = self.writer.now();
         self.read(move |conn| told_to(conn, now, &users, limit)).await
     }
@@ -467,18 +469,43 @@ fn inventories(
     find.query_map(values.as_slice(), shown)?.collect()
 }
 
-/// The latest reservations of users, and what was told of each.
-fn told_to(conn: &Connection, now: Timestamp, users: &[String], limit: u32) -> Result<Vec<ToldTo>, Error> {
+/// Reservations of users that may have news, and what was told of each.
+fn told_to(conn: &Connection, now: Timestamp, users: &[Follows], limit: u32) -> Result<Vec<ToldTo>, Error> {
+    let mut latest = conn.prepare_cached(&format!(
+        "SELECT {RESERVATION} FROM reservations INDEXED BY reservations_user
+          WHERE user_id = ?1 ORDER BY id DESC LIMIT ?2"
+    ))?;
+    let mut open = conn.prepare_cached(&format!(
+        "SELECT {RESERVATION} FROM reservations INDEXED BY reservations_open
+          WHERE user_id = ?1 AND status <= 1 LIMIT ?2"
+    ))?;
+    let mut known = conn.prepare_cached(&format!("SELECT {RESERVATION} FROM reservations WHERE id = ?1"))?;
     let mut found = Vec::new();
-    for user in users {
-        let mut find = conn.prepare_cached(&format!(
-            "SELECT {RESERVATION} FROM reservations INDEXED BY reservations_user
-              WHERE user_id = ?1 ORDER BY id DESC LIMIT ?2"
-        ))?;
-        for one in find.query_map((user, LATEST), reservation)? {
-            let reservation = one?.at(now);
-            let events = event::latest(conn, &subject_of(reservation.id), limit)?;
-            found.push(ToldTo { reservation, events });
+    for Follows { user_id, told } in users {
+        let mut all: BTreeMap<ReservationId, Reservation> = BTreeMap::new();
+        for one in latest.query_map((user_id, LATEST), reservation)? {
+            let one = one?;
+            all.insert(one.id, one);
+        }
+        for one in open.query_map((user_id, OPEN_MAX), reservation)? {
+            let one = one?;
+            all.insert(one.id, one);
+        }
+        for id in told.iter().flat_map(BTreeMap::keys).filter(|id| !all.contains_key(id)).collect::<Vec<_>>()
+        {
+            if let Some(one) = known.query_row([id.as_bytes()], reservation).optional()? {
+                all.insert(one.id, one);
+            }
+        }
+        for (id, one) in all {
+            let events = match told {
+                None => event::latest(conn, &subject_of(id))?,
+                Some(told) => {
+                    let after = told.get(&id).copied().unwrap_or(EventId(0));
+                    event::after(conn, &subject_of(id), after, limit)?
+                }
+            };
+            found.push(ToldTo { is_open: one.status.is_open(), reservation: one.at(now), events });
         }
     }
     Ok(found)

@@ -79,7 +79,7 @@ fn take_slot(tx: &Tx<'_>, upstream: &str, slot: SlotRequest) -> Result<Admission
     let slot_us = next_us.max(now_us);
     let after = Duration::from_micros(u64::try_from(slot_us - now_us).unwrap_or(0));
     if after > slot.patience {
-        return Ok(Admission::Paused { left: after });
+        return Ok(Admission::Later { left: after });
     }
     let spacing_us = signed(u64::try_from(slot.spacing.as_micros()).unwrap_or(u64::MAX));
     let mut keep = tx.conn.prepare_cached(

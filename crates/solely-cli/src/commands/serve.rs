@@ -41,6 +41,9 @@ pub(crate) async fn app(config: &Config) -> Result<App, Failed> {
     let metrics = Arc::new(Metrics::new(&systems::queues(config)));
     let companion = redis::open(&config.redis, systems::forms(config), &store, &metrics).await?;
     let secret = Some(config.auth.jwt_secret.as_str()).filter(|secret| !secret.is_empty());
+    if secret.is_some_and(|secret| secret.len() < GUESSED_BYTES) {
+        tracing::warn!("`auth.jwt_secret` has fewer than {GUESSED_BYTES} bytes: it could be found by trying");
+    }
     let access = match config.auth.mode {
         AuthMode::None => Access::open(),
         AuthMode::Keys => Access::by_keys(store.clone(), secret),
@@ -76,3 +79,6 @@ pub(super) fn stop_on_signal() -> std::io::Result<CancellationToken> {
     });
     Ok(stop)
 }
+
+/// A secret that is shorter can be found by trying.
+const GUESSED_BYTES: usize = 16;

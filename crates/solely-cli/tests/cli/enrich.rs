@@ -274,8 +274,12 @@ async fn a_request_used_again_keeps_its_places() {
     assert_eq!((&known["pending"], &known["results"][0]["wolt"]["status"]), (&json!(0), &json!("FOUND")));
     world.until("A", "FOUND").await;
     let recalled = world.server.get("/v1/enrich/again").await;
-    let places: Vec<&str> =
-        recalled["results"].as_array().expect("a list").iter().filter_map(|one| one["placeId"].as_str()).collect();
+    let places: Vec<&str> = recalled["results"]
+        .as_array()
+        .expect("a list")
+        .iter()
+        .filter_map(|one| one["placeId"].as_str())
+        .collect();
     assert_eq!((places, &recalled["pending"]), (vec!["A", "B"], &json!(0)), "{recalled}");
 }
 
@@ -285,8 +289,10 @@ async fn enqueued_and_deduplicated_say_of_what() {
     let world = World::start("").await;
     world.finder.set_mood(Mood { latency_ms: 500, ..Mood::default() });
     world.ask("first", &["X", "Y"]).await;
-    let sizes: Vec<i64> =
-        events(&world.server, "wolt_job_enqueued").iter().filter_map(|said| said["queueSize"].as_i64()).collect();
+    let sizes: Vec<i64> = events(&world.server, "wolt_job_enqueued")
+        .iter()
+        .filter_map(|said| said["queueSize"].as_i64())
+        .collect();
     assert_eq!(sizes, [1, 2]);
     let job = world.status_of("X").await["job"].clone();
     assert!(job.is_string(), "{job}");

@@ -62,7 +62,8 @@ async fn a_hundred_thousand_records_though_a_server_dies_every_second() {
     });
     let database = fresh_database();
     // As many deliveries as by default: a page that waits for its turn is not in anybody's hands for long.
-    let source = format!("url = \"{url}\"\nrate = \"{RATE}/s\"\npage_limit = 50\nmax_partitions = {PARTITIONS}");
+    let source =
+        format!("url = \"{url}\"\nrate = \"{RATE}/s\"\npage_limit = 50\nmax_partitions = {PARTITIONS}");
     let start = async || {
         let env = [("DATABASE_URL", database.as_str()), ("SOLELY__STORE__MAX_CONNECTIONS", "6")];
         Server::start_with(folder(&source), &env).await

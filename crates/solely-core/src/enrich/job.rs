@@ -257,7 +257,7 @@ fn failure(error: &CallError<UpstreamError>, time: &Time) -> Failure {
         error: why.clone(),
     };
     match error {
-        CallError::Paused { left } | CallError::Open { left } => wait(*left),
+        CallError::Paused { left } | CallError::Later { left } | CallError::Open { left } => wait(*left),
         // All lookups of the provider wait for as long: its pause is in the store.
         CallError::Busy | CallError::Failed(UpstreamError::Throttled(_)) => wait(SHORTEST_WAIT),
         CallError::Failed(UpstreamError::Permanent(_)) => Failure::permanent(why),

@@ -337,8 +337,7 @@ mod tests {
         let mut out = String::new();
         ResultObject::read(&raw, Shape::Result).expect("reads").write(&mut out, &[], true);
         assert_eq!(
-            out,
-            r#"{"placeId":"a","name":"b","n":1.10,"big":12345678901234567890123}"#,
+            out, r#"{"placeId":"a","name":"b","n":1.10,"big":12345678901234567890123}"#,
             "nothing asked, nothing added"
         );
     }

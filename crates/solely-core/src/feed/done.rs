@@ -51,4 +51,3 @@ fn ended(run: &Run, source: &FeedSource) -> Done {
     let step = Step::End { run: run.id, completed: run.completed, failed: run.failed, to, error };
     Done { effect: Effect::Feed(step), next_jobs, events: vec![told], otherwise: Vec::new() }
 }
-

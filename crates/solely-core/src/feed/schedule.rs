@@ -71,20 +71,20 @@ impl Feed {
     pub(super) async fn at_stage(
         &self,
         job: &Job,
-        stage: RunStatus,
+        wanted: RunStatus,
     ) -> Result<Option<(RunState, std::sync::Arc<FeedSource>)>, Failure> {
         let Some((state, source)) = self.of_message(job).await? else { return Ok(None) };
-        if state.run.status == stage {
+        if state.run.status == wanted {
             return Ok(Some((state, source)));
         }
-        if state.run.status != RunStatus::Failed || state.run.failed_at() != stage {
+        if state.run.status != RunStatus::Failed || state.run.failed_at() != wanted {
             return Ok(None);
         }
         let revived = self.change(state.run.id, |state| {
-            if state.run.status != RunStatus::Failed || state.run.failed_at() != stage {
+            if state.run.status != RunStatus::Failed || state.run.failed_at() != wanted {
                 return Err(ChangeError::State(format!("the run is {}", state.run.status.word())));
             }
-            Ok(change_of(state, stage, NewEvent::new(subject(state.run.id), "run_resumed")))
+            Ok(change_of(state, wanted, NewEvent::new(subject(state.run.id), "run_resumed")))
         });
         match revived.await {
             Ok(state) => Ok(Some((state, source))),
@@ -94,10 +94,7 @@ impl Feed {
     }
 
     /// The run that a message is about, and its source. None if there is no such run any more.
-    async fn of_message(
-        &self,
-        job: &Job,
-    ) -> Result<Option<(RunState, std::sync::Arc<FeedSource>)>, Failure> {
+    async fn of_message(&self, job: &Job) -> Result<Option<(RunState, std::sync::Arc<FeedSource>)>, Failure> {
         let message: OfRun = job
             .payload
             .parse()

@@ -109,7 +109,9 @@ fn failure(error: &CallError<UpstreamError>) -> Failure {
         CallError::Paused { left } | CallError::Open { left } => {
             Failure::Postponed { delay: (*left).max(SHORTEST_WAIT), error: why }
         }
-        CallError::Busy => Failure::Postponed { delay: SHORTEST_WAIT, error: why },
+        // Nothing is wrong: its turn comes later.
+        CallError::Later { left } => Failure::Postponed { delay: *left, error: String::new() },
+        CallError::Busy => Failure::Postponed { delay: SHORTEST_WAIT, error: String::new() },
         // All messages of the source wait for as long: its pause is in the store.
         CallError::Failed(UpstreamError::Throttled(_)) => {
             Failure::Postponed { delay: SHORTEST_WAIT, error: why }

@@ -309,7 +309,7 @@ impl Failed {
         let doubled = first.saturating_mul(1 << failures.saturating_sub(1).min(16)).min(BACKOFF_LONGEST);
         let jittered = doubled.mul_f64(rand::rng().random_range(0.75..1.0));
         let asked = match error {
-            CallError::Paused { left } | CallError::Open { left } => *left,
+            CallError::Paused { left } | CallError::Later { left } | CallError::Open { left } => *left,
             _ => Duration::ZERO,
         };
         let error_text = match error {

@@ -44,6 +44,8 @@ const BUYERS_MAX: usize = 63;
 #[derive(Clone)]
 pub(super) struct ReserveCopies {
     companion: Arc<dyn Companion>,
+    /// What the owners of this process's leases begin with.
+    ours: String,
     lock_ttl: Duration,
     touched: Arc<Mutex<Known>>,
     merchants: moka::sync::Cache<String, String>,
@@ -100,7 +102,8 @@ impl ReserveCopies {
                 redis.note(notes).await;
             }
         });
-        Self { companion, lock_ttl, touched: Arc::default(), merchants, writes }
+        let ours = LeaseId::random().to_string();
+        Self { companion, ours, lock_ttl, touched: Arc::default(), merchants, writes }
     }
 
     /// Takes the leases of a batch, if they are to be had within a moment.
@@ -118,12 +121,18 @@ impl ReserveCopies {
         if keys.is_empty() {
             return None;
         }
-        let (keys, owner): (Vec<String>, _) = (keys.into_iter().collect(), LeaseId::random().to_string());
+        let owner = format!("{}:{}", self.ours, LeaseId::random());
+        let keys: Vec<String> = keys.into_iter().collect();
         let thinned = Thinned { companion: self.companion.clone(), keys, owner };
         let takes = async {
-            while let Hinted::Held { .. } =
+            while let Hinted::Held { owner, .. } =
                 self.companion.take(&thinned.keys, &thinned.owner, self.lock_ttl).await
             {
+                // Those of one process stand in lines anyway: what the batch before this one is just giving back
+                // is not waited for.
+                if owner.starts_with(&self.ours) {
+                    break;
+                }
                 tokio::time::sleep(THIN_LOOK).await;
             }
         };

@@ -534,11 +534,7 @@ impl Books {
 
 /// Of what a refusal is told, if it is: not of what is not there.
 pub fn told_of(request: &Request, refusal: &Refusal) -> Option<ToldOf> {
-    let silent = [
-        Refusal::BoxNotFound,
-        Refusal::ReservationNotFound,
-        Refusal::IdempotencyInProgress,
-    ];
+    let silent = [Refusal::BoxNotFound, Refusal::ReservationNotFound, Refusal::IdempotencyInProgress];
     if silent.contains(refusal) {
         return None;
     }

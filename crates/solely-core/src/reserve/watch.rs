@@ -13,7 +13,7 @@
 //! Other processes send notes only while someone says now and then that it follows something. **If a note is lost**, or
 //! time alone changes something (a price falls, a hold ends), the slow poll sees it.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::books::Touched;
 use super::model::{InventoryStatus, InventoryView};
-use super::{InventoryFilter, ToldTo, notify};
+use super::{Follows, InventoryFilter, LATEST, ToldTo, notify};
 use crate::bus::{Bus, ChangeListener, Note};
 use crate::cache::EntryKey;
 use crate::clock::Timestamp;
@@ -90,7 +90,7 @@ struct State {
 }
 
 /// How far each reservation of a user was told of.
-type Cursors = HashMap<ReservationId, EventId>;
+type Cursors = BTreeMap<ReservationId, EventId>;
 
 struct Followed<T> {
     by: HashMap<u64, Follower>,
@@ -258,7 +258,8 @@ impl Watch {
         acknowledgement: String,
     ) -> Result<Watched, Unheard> {
         let watched = self.follow(What::User(user.to_owned()), by)?;
-        let told = self.0.store.told_to(vec![user.to_owned()], EVENTS_MAX).await?;
+        let follows = Follows { user_id: user.to_owned(), told: None };
+        let told = self.0.store.told_to(vec![follows], EVENTS_MAX).await?;
         let last = |told: &ToldTo| told.events.last().map(|event| (told.reservation.id, event.id));
         let cursors: Cursors = told.iter().filter_map(last).collect();
         if let Some(followed) = self.0.state().users.get_mut(user) {
@@ -380,11 +381,18 @@ impl Inner {
             self.tell("inventory", told).await;
         }
         if !users.is_empty() {
-            let found = self.store.told_to(users.to_vec(), EVENTS_MAX).await?;
+            let found = self.store.told_to(self.followed(users), EVENTS_MAX).await?;
             let told = self.notices(users, &found);
             self.tell("reservations", told).await;
         }
         Ok(())
+    }
+
+    /// How far users were told of their reservations.
+    fn followed(&self, users: &[String]) -> Vec<Follows> {
+        let state = self.state();
+        let told = |id: &String| state.users.get(id).and_then(|user| user.last.clone());
+        users.iter().map(|id| Follows { user_id: id.clone(), told: told(id) }).collect()
     }
 
     /// What could not be looked at is to be looked at as soon as that is possible.
@@ -434,16 +442,27 @@ impl Inner {
             // Nobody is told what was before they asked.
             let Some(cursors) = &mut user.last else { continue };
             let mut new: Vec<(EventId, String)> = Vec::new();
-            for ToldTo { reservation, events } in found.iter().filter(|told| told.reservation.user_id == *id)
+            for ToldTo { reservation, events, .. } in
+                found.iter().filter(|told| told.reservation.user_id == *id)
             {
                 let cursor = cursors.entry(reservation.id).or_insert(EventId(0));
                 for event in events.iter().filter(|event| event.id > *cursor) {
                     new.extend(notify::notice(event, reservation).map(|message| (event.id, message)));
                 }
                 *cursor = events.last().map_or(*cursor, |last| last.id.max(*cursor));
+                // There may be more than one look tells of.
+                if events.len() >= EVENTS_MAX as usize {
+                    user.look_at = Instant::now();
+                }
             }
-            let latest: BTreeSet<ReservationId> = found.iter().map(|told| told.reservation.id).collect();
-            cursors.retain(|id, _| latest.contains(id));
+            // What is open may end however old it is; what has ended is of interest while it is among the latest.
+            let mine = || found.iter().filter(|told| told.reservation.user_id == *id);
+            let open: BTreeSet<ReservationId> =
+                mine().filter(|told| told.is_open).map(|told| told.reservation.id).collect();
+            let mut latest: Vec<ReservationId> = mine().map(|told| told.reservation.id).collect();
+            latest.sort_unstable_by(|a, b| b.cmp(a));
+            latest.truncate(LATEST as usize);
+            cursors.retain(|id, _| open.contains(id) || latest.contains(id));
             new.sort();
             for (_, message) in new {
                 user.tell(&message.into(), &mut told);

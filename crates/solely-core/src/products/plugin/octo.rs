@@ -38,8 +38,13 @@ impl Plugin for OctoPlugin {
         ];
         headers.extend(told.into_iter().filter_map(|(header, field)| Some((header, text(field)?))));
         let key = text("apiKey");
-        let ask =
-            Ask { bearer: key.as_deref(), headers: &headers, trace: call.trace.as_deref(), private: true, ..Ask::default() };
+        let ask = Ask {
+            bearer: key.as_deref(),
+            headers: &headers,
+            trace: call.trace.as_deref(),
+            private: true,
+            ..Ask::default()
+        };
         let answer = self.client.get(&self.url, &ask).await?;
         let answer: Vec<Map<String, Value>> = serde_json::from_slice(&answer).map_err(unreadable)?;
         let products: Vec<Value> = answer.iter().map(product).collect();
