@@ -32,9 +32,9 @@ const COMPARED_MAX: usize = 200;
 /// Inventories that are remembered to be compared.
 const TOUCHED_MAX: usize = 10_000;
 /// How long a held lease is waited for,
-const THIN_FOR: Duration = Duration::from_millis(20);
+const THIN_FOR: Duration = Duration::from_millis(3);
 /// and how often it is asked for meanwhile.
-const THIN_LOOK: Duration = Duration::from_millis(4);
+const THIN_LOOK: Duration = Duration::from_millis(1);
 /// Batches whose copies wait to be written.
 const WRITES_MAX: usize = 1_024;
 /// Buyers whose leases are taken with their inventory's.
