@@ -72,7 +72,8 @@ fn figment(file: Option<&Path>, flags: Flags) -> Result<Figment, Failed> {
         figment = figment.merge(Given { origin: format!("environment {name}"), key: key.into(), value });
     }
     figment = figment.merge(Env::prefixed(ENV_PREFIX).split("__"));
-    for (name, value) in std::env::vars() {
+    for (name, value) in std::env::vars_os() {
+        let (Ok(name), Ok(value)) = (name.into_string(), value.into_string()) else { continue };
         let key = name.strip_prefix(ENV_PREFIX).map(|key| key.to_lowercase().replace("__", "."));
         if let Some(key) = key.filter(|key| TEXTS.iter().any(|text| key.ends_with(text))) {
             let origin = format!("environment {ENV_PREFIX}…");

@@ -85,6 +85,34 @@ pub async fn what_is_known_is_answered(world: World) {
     assert_eq!(asked(&store, ask("r3", &["c"])).await, [Waits::Made]);
 }
 
+/// What a request was told is kept for as long as the request is used, however short its own life; and a request
+/// that waits has what it is told later, though all of that is known.
+pub async fn what_a_request_was_told_is_kept_while_it_is_used(world: World) {
+    let store = world.store();
+    asked(&store, ask("r", &["a"])).await;
+    let minute = Duration::from_secs(60);
+    let short = Lifetimes { fresh: minute, stale: minute, keep: HOUR };
+    let failed = PutEntry { lifetimes: short, ..found("a", Overwrite::Always) };
+    store.put_entries(vec![failed]).await.expect("writes");
+    world.advance(HOUR / 2);
+    let later = ToldPlace { name: "Later".to_owned(), place: 1, since: None };
+    let mut again = ask("r", &[]);
+    again.request.as_mut().expect("asks").told = Told([("wolt/later".to_owned(), later)].into());
+    assert_eq!(asked(&store, again).await, []);
+    let told = told(&store, "r").await.expect("remembered");
+    assert_eq!(told.0.keys().collect::<Vec<_>>(), ["wolt/a", "wolt/later"]);
+    assert!(told.0["wolt/a"].since.is_some() && told.0["wolt/later"].since.is_none(), "{told:?}");
+    world.advance(HOUR * 3 / 4);
+    let kept = store.kept_entries(vec![entry_key("wolt", "a")]).await.expect("reads").remove(0);
+    assert!(kept.is_some(), "it is past its own time, and the request can still be asked about");
+    // One that nobody waits for is not remembered.
+    let mut known = ask("known", &[]);
+    let told_now = ToldPlace { name: "Known".to_owned(), place: 0, since: None };
+    known.request.as_mut().expect("asks").told = Told([("wolt/a".to_owned(), told_now)].into());
+    asked(&store, known).await;
+    assert!(self::told(&store, "known").await.is_none());
+}
+
 /// A request remembers what it was told, across its uses and a restart, for as long as it may.
 pub async fn a_request_remembers_what_it_was_told(mut world: World) {
     let store = world.store();

@@ -53,6 +53,7 @@ macro_rules! stamp {
                 whoever_waits_has_a_live_job,
                 what_is_known_is_answered,
                 a_request_remembers_what_it_was_told,
+                what_a_request_was_told_is_kept_while_it_is_used,
                 of_many_who_ask_at_once_one_makes_the_job,
                 a_request_of_too_many_places_changes_nothing,
                 warming_remembers_no_request,

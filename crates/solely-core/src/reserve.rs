@@ -99,6 +99,9 @@ pub struct WaitFilter {
 /// The latest reservations of a user that it is told of, beside those that are open.
 pub const LATEST: u32 = 20;
 
+/// Holds of an inventory whose time is over that one batch gives back at the most.
+pub const LAPSED_MAX: u32 = 10_000;
+
 /// Open reservations of a user that are looked at.
 pub const OPEN_MAX: u32 = 200;
 

@@ -380,6 +380,8 @@ impl Upstream {
         if let Err(error) = self.store.pause_upstream(self.limits.shared_name(), pause).await {
             tracing::warn!(upstream = self.limits.name, %error, "a pause could not be stored");
         }
+        // Whoever looked before it was stored may have noted otherwise.
+        *self.unpaused() = None;
     }
 
     async fn await_turn<E>(&self, deadline: Instant) -> Result<(), CallError<E>> {

@@ -20,7 +20,7 @@ use solely_core::fault::Guard;
 use solely_core::job::NewJob;
 use solely_core::reserve::{
     Books, BoxType, Decided, Follows, IdempotencyKey, Inventory, InventoryFilter, InventoryStatus,
-    InventoryView, LATEST, Lapsed, Merchant, OPEN_MAX, PaymentStatus, Request, Reservation,
+    InventoryView, LAPSED_MAX, LATEST, Lapsed, Merchant, OPEN_MAX, PaymentStatus, Request, Reservation,
     ReservationFilter, ReservationInner, ReservationStatus, ReserveStore, Rules, ToldTo, Touched, WaitFilter,
     WaitView, Wanted,
 };
@@ -453,7 +453,7 @@ async fn load_lapsed(tx: &Tx<'_>, asked: &Asked, books: &mut Books) -> Result<()
                                WHERE inventory_id = inventory.id AND status <= 1 AND payment = 0
                                  AND expires_at <= $3
                                ORDER BY expires_at, id
-                               LIMIT greatest(wanted.units - inventory.remaining, 0)) AS lapsed
+                               LIMIT least(greatest(wanted.units - inventory.remaining, 0), {LAPSED_MAX})) AS lapsed
           ORDER BY lapsed.expires_at, lapsed.id",
         prefixed("lapsed")
     );

@@ -7,7 +7,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use axum::Extension;
@@ -34,7 +34,7 @@ use crate::live;
 pub(crate) struct Sockets {
     places: Arc<Semaphore>,
     /// The keys that sockets were opened with, each with what tells their sockets that it was revoked.
-    keys: Arc<Mutex<HashMap<String, CancellationToken>>>,
+    keys: Arc<Mutex<HashMap<String, Weak<CancellationToken>>>>,
 }
 
 impl Default for Sockets {
@@ -51,31 +51,39 @@ impl Sockets {
     }
 
     /// Cancelled when what a socket was opened with is good no more.
-    fn good(&self, app: &App, caller: &Caller) -> CancellationToken {
-        let Caller::Key { id, .. } = caller else { return CancellationToken::new() };
+    fn good(&self, app: &App, caller: &Caller) -> Arc<CancellationToken> {
+        let Caller::Key { id, .. } = caller else { return Arc::default() };
         let mut keys = self.keys();
-        if let Some(good) = keys.get(id) {
-            return good.clone();
+        let known = keys.get(id);
+        if let Some(good) = known.and_then(Weak::upgrade) {
+            return good;
         }
-        let good = CancellationToken::new();
-        keys.insert(id.clone(), good.clone());
-        tokio::spawn(self.clone().follow(app.clone(), id.clone()));
+        let (good, is_followed) = (Arc::<CancellationToken>::default(), known.is_some());
+        keys.insert(id.clone(), Arc::downgrade(&good));
+        if !is_followed {
+            tokio::spawn(self.clone().follow(app.clone(), id.clone()));
+        }
         good
     }
 
-    fn keys(&self) -> MutexGuard<'_, HashMap<String, CancellationToken>> {
+    fn keys(&self) -> MutexGuard<'_, HashMap<String, Weak<CancellationToken>>> {
         self.keys.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Looks at a key for as long as it may have sockets.
+    /// Looks at a key for as long as it has sockets.
     async fn follow(self, app: App, id: String) {
         while !app.access.is_revoked(&id).await {
             tokio::select! {
                 () = app.stop.cancelled() => return,
                 () = tokio::time::sleep(LOOK_AT_KEYS) => {}
             }
+            let mut keys = self.keys();
+            if keys.get(&id).is_none_or(|good| good.strong_count() == 0) {
+                keys.remove(&id);
+                return;
+            }
         }
-        if let Some(good) = self.keys().remove(&id) {
+        if let Some(good) = self.keys().remove(&id).and_then(|good| good.upgrade()) {
             good.cancel();
         }
     }
@@ -292,7 +300,7 @@ struct Socket {
     dashboard: Option<live::Listening>,
     heard: Instant,
     /// Cancelled when the key that it was opened with is revoked.
-    good: CancellationToken,
+    good: Arc<CancellationToken>,
 }
 
 impl Socket {

@@ -125,7 +125,6 @@ fn entry_of(found: &Row<'_>, key: EntryKey, now: Timestamp) -> Result<Entry, Err
     })
 }
 
-/// Writes one entry, if its version allows.
 /// Keeps an entry for at least this long from now.
 pub(crate) fn keep_for(tx: &Tx<'_>, key: &EntryKey, keep: Duration) -> Result<(), Error> {
     let mut keep_longer = tx.conn.prepare_cached(
@@ -134,6 +133,7 @@ pub(crate) fn keep_for(tx: &Tx<'_>, key: &EntryKey, keep: Duration) -> Result<()
     keep_longer.execute(params![key.space, key.key, tx.now.plus(keep).as_millis()]).map(drop)
 }
 
+/// Writes one entry, if its version allows.
 pub(crate) fn put(tx: &Tx<'_>, entry: &PutEntry) -> Result<Put, Error> {
     let mut put = tx.conn.prepare_cached(
         "INSERT INTO entries (space, key, value, version, updated_at, fresh_until, stale_until, keep_until)

@@ -10,9 +10,10 @@ use solely_core::clock::Timestamp;
 use solely_core::event::EventId;
 use solely_core::fault::Guard;
 use solely_core::reserve::{
-    Books, BoxType, Decided, Follows, Inventory, InventoryFilter, InventoryStatus, InventoryView, LATEST,
-    Lapsed, Merchant, OPEN_MAX, PaymentStatus, Request, Reservation, ReservationFilter, ReservationInner,
-    ReservationStatus, ReserveStore, Rules, ToldTo, Touched, WaitFilter, WaitView, Wanted, subject_of,
+    Books, BoxType, Decided, Follows, Inventory, InventoryFilter, InventoryStatus, InventoryView, LAPSED_MAX,
+    LATEST, Lapsed, Merchant, OPEN_MAX, PaymentStatus, Request, Reservation, ReservationFilter,
+    ReservationInner, ReservationStatus, ReserveStore, Rules, ToldTo, Touched, WaitFilter, WaitView, Wanted,
+    subject_of,
 };
 use solely_core::{ReservationId, StoreError};
 
@@ -200,7 +201,7 @@ fn load(conn: &Connection, now: Timestamp, wanted: &Wanted, requests: &[Request]
     let mut merchants = wanted.merchants.clone();
     for (id, units) in &wanted.items {
         let Some(found) = read_item(conn, now, id)? else { continue };
-        let needed = units.saturating_sub(u64::from(found.remaining));
+        let needed = units.saturating_sub(u64::from(found.remaining)).min(LAPSED_MAX.into());
         if needed > 0 && found.lapsed > 0 {
             let mut find = conn.prepare_cached(&format!(
                 "SELECT {RESERVATION} FROM reservations INDEXED BY reservations_lapsing

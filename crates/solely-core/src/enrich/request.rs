@@ -180,14 +180,15 @@ impl Enrich {
         let keys: Vec<EntryKey> = all.iter().map(One::key).collect();
         let visit = inner.visit(&keys, wanted.providers).await;
         let missing = visit.missing();
-        // A request that waits for something has all its places, also those that are known by now.
-        let known = if missing.is_empty() && !inner.waits.contains_key(&from.request_id) {
+        // A request that this process has told to wait has all its places, also those that are known by now.
+        let waits = inner.waits.contains_key(&from.request_id);
+        let known = if missing.is_empty() && !waits {
             visit.copied.entries
         } else {
             inner.wait(from, &all, &keys, visit, &missing).await?
         };
         let answered = inner.answer(from, wanted, &all, &known);
-        if answered.pending > 0 {
+        if answered.pending > 0 || waits {
             inner.waits.insert(from.request_id.clone(), ());
         }
         Ok(answered)

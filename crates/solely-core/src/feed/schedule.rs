@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use futures::{StreamExt as _, TryStreamExt as _};
+use tokio_util::sync::CancellationToken;
 
 use super::message::{OfRun, WorkItem};
 use super::partition::Planner;
@@ -23,6 +24,17 @@ use crate::worker::{Delivery, Done, Failure, Handler};
 /// Before a count is tried again; twice as long each time after.
 const FIRST_WAIT: Duration = Duration::from_millis(100);
 
+/// How long a plan waits for its source in the hands of who makes it.
+const WAITS_HERE: Duration = Duration::from_secs(30);
+
+/// A run that is planned.
+struct Plan<'a> {
+    source: &'a FeedSource,
+    run: &'a Run,
+    /// Cancelled when the process stops: then nothing is waited for.
+    stopping: &'a CancellationToken,
+}
+
 /// Schedules runs.
 pub(super) struct Schedules(pub(super) Feed);
 
@@ -32,10 +44,11 @@ impl Handler for Schedules {
         let Some((state, source)) = self.0.at_stage(&delivery.job, RunStatus::Scheduling).await? else {
             return Ok(Done::default());
         };
+        let of = Plan { source: &source, run: &state.run, stopping: &delivery.stopping };
         let partitions = if state.partitions.is_empty() {
-            plan(&source, &state.run).await?
+            plan(&of).await?
         } else {
-            counted(&source, &state).await?
+            counted(&of, &state.partitions).await?
         };
         let run = &state.run;
         let next_jobs: Vec<NewJob> = partitions
@@ -124,7 +137,8 @@ fn scope(run: &Run, range: PriceRange) -> Scope {
 
 /// How many records there are in a range, for all that some of the calls fail or have to wait. What
 /// other ranges were found to have is not given up for it.
-async fn count(source: &FeedSource, run: &Run, range: PriceRange) -> Result<u64, Failure> {
+async fn count(plan: &Plan<'_>, range: PriceRange) -> Result<u64, Failure> {
+    let Plan { source, run, stopping } = *plan;
     let (scope, mut wait, mut tries) = (scope(run, range), FIRST_WAIT, 1);
     loop {
         match source.count(&scope).await {
@@ -133,7 +147,13 @@ async fn count(source: &FeedSource, run: &Run, range: PriceRange) -> Result<u64,
                 wait *= 2;
                 tries += 1;
             }
-            Err(Failure::Postponed { delay, .. }) => tokio::time::sleep(delay).await,
+            Err(Failure::Postponed { delay, error }) => {
+                let waits = stopping.run_until_cancelled(tokio::time::sleep(delay));
+                // One that asks for long is left to whoever has it delivered then.
+                if delay > WAITS_HERE || waits.await.is_none() {
+                    return Err(Failure::Postponed { delay, error });
+                }
+            }
             other => return other,
         }
     }
@@ -148,7 +168,8 @@ async fn in_turn<T>(
 }
 
 /// Partitions of about equal size, by the heatmap.
-async fn plan(source: &FeedSource, run: &Run) -> Result<Vec<NewPartition>, Failure> {
+async fn plan(plan: &Plan<'_>) -> Result<Vec<NewPartition>, Failure> {
+    let source = plan.source;
     let settings = &source.settings;
     let mut planner =
         Planner::new(settings.range, settings.max_partitions, settings.min_records_per_partition);
@@ -157,19 +178,19 @@ async fn plan(source: &FeedSource, run: &Run) -> Result<Vec<NewPartition>, Failu
         if probes.is_empty() {
             return Ok(planner.partitions());
         }
-        let counts = probes.into_iter().map(|range| count(source, run, range)).collect();
+        let counts = probes.into_iter().map(|range| count(plan, range)).collect();
         planner.learn(&in_turn(source, counts).await?);
     }
 }
 
 /// The partitions that the client wants, with as many records as the source counts.
-async fn counted(source: &FeedSource, state: &RunState) -> Result<Vec<NewPartition>, Failure> {
-    let count_one = |partition: &Partition| count_of(source, &state.run, partition.clone());
-    in_turn(source, state.partitions.iter().map(count_one).collect()).await
+async fn counted(plan: &Plan<'_>, partitions: &[Partition]) -> Result<Vec<NewPartition>, Failure> {
+    let count_one = |partition: &Partition| count_of(plan, partition.clone());
+    in_turn(plan.source, partitions.iter().map(count_one).collect()).await
 }
 
-async fn count_of(source: &FeedSource, run: &Run, partition: Partition) -> Result<NewPartition, Failure> {
-    let total = match count(source, run, partition.range).await {
+async fn count_of(plan: &Plan<'_>, partition: Partition) -> Result<NewPartition, Failure> {
+    let total = match count(plan, partition.range).await {
         Ok(total) => Some(total),
         // It only says how far the partition is: a source that cannot count can be copied.
         Err(Failure::Permanent { .. }) => None,

@@ -122,6 +122,7 @@ impl Inner {
         if !self.guards.hold(Guard::SingleFlight) {
             lock = format!("{lock}:{}", LeaseId::random());
         }
+        let mut is_first = true;
         let kept = loop {
             let mut listener = self.jobs.bus().listen(Topic::Lease(&lock));
             let request = LeaseRequest {
@@ -131,8 +132,12 @@ impl Inner {
                 ttl: app.settings.lock_ttl,
                 holder: Holder::Process(self.process),
             };
-            let (begun, ()) =
-                tokio::join!(self.leases.begin(request, vec![lock.clone()]), app.upstream.look_ahead());
+            let ahead = async {
+                if std::mem::take(&mut is_first) {
+                    app.upstream.look_ahead().await;
+                }
+            };
+            let (begun, ()) = tokio::join!(self.leases.begin(request, vec![lock.clone()]), ahead);
             match begun {
                 Ok(Begun::Mine(kept)) => break kept,
                 Ok(Begun::Held(obstacle)) => {

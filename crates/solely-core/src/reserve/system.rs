@@ -284,8 +284,13 @@ impl Reserve {
                 return Ok(swept);
             }
             let whole = ids.len() == SWEEP_BATCH as usize;
-            let ended = inner.desk.expire(ids).await?;
+            let (ended, failed) = inner.desk.expire(ids).await;
             swept += ended;
+            if let Some(error) = failed {
+                tracing::warn!(%error, "some holds whose time is over could not be ended");
+                // What is left of them keeps its lag.
+                return if ended == 0 { Err(error) } else { Ok(swept) };
+            }
             // Someone else is faster, or there is nothing left.
             if !whole || ended == 0 {
                 inner.desk.metrics.reserve.sweep_lag(Duration::ZERO);
@@ -377,8 +382,8 @@ fn patience(config: &ReserveConfig) -> Duration {
 
 impl Desk {
     /// Ends holds whose time is over, each merchant's by themselves: one that cannot be got hold of keeps none
-    /// of the others waiting. How many; the error of one if that is all there is.
-    async fn expire(&self, ids: Vec<(String, ReservationId)>) -> Result<usize, StoreError> {
+    /// of the others waiting. How many, and the error of one whose holds could not be ended.
+    async fn expire(&self, ids: Vec<(String, ReservationId)>) -> (usize, Option<StoreError>) {
         let mut merchants: BTreeMap<String, Vec<Request>> = BTreeMap::new();
         for (merchant, id) in ids {
             merchants.entry(merchant).or_default().push(Request::new(Operation::Expire(id)));
@@ -387,14 +392,12 @@ impl Desk {
             let _turn = self.turns.acquire().await;
             self.decide(requests).await
         };
-        let batches: Vec<Result<Vec<Decided>, StoreError>> =
-            futures::stream::iter(merchants.into_values().map(batch)).buffered(TURNS).collect().await;
+        // A turn is left for those who buy.
+        let batches = futures::stream::iter(merchants.into_values().map(batch)).buffered(TURNS - 1);
+        let batches: Vec<Result<Vec<Decided>, StoreError>> = batches.collect().await;
         let is_ended = |one: &&Decided| matches!(one.verdict, Verdict::Reservation(_));
         let ended = batches.iter().flatten().flatten().filter(is_ended).count();
-        match batches.into_iter().find_map(Result::err) {
-            Some(error) if ended == 0 => Err(error),
-            _ => Ok(ended),
-        }
+        (ended, batches.into_iter().find_map(Result::err))
     }
 
     /// Runs a batch that has its turn, counts it, has copies follow it, and remembers what was told.

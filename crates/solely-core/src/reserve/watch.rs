@@ -246,7 +246,10 @@ impl Watch {
         if let Some(item) = self.0.state().items.get_mut(id) {
             item.acknowledge(watched.number, acknowledgement);
             item.last.get_or_insert_with(|| view.into());
+            // What has changed since it was read may have been looked at before there was anything to compare with.
+            item.look_at = Instant::now();
         }
+        self.0.some.notify_one();
         Ok(Some(watched))
     }
 
@@ -265,7 +268,9 @@ impl Watch {
         if let Some(followed) = self.0.state().users.get_mut(user) {
             followed.acknowledge(watched.number, acknowledgement);
             followed.last.get_or_insert(cursors);
+            followed.look_at = Instant::now();
         }
+        self.0.some.notify_one();
         Ok(watched)
     }
 
@@ -415,7 +420,7 @@ impl Inner {
     /// What is new of inventories, for each who follows one.
     fn patches(&self, ids: &[String], views: &[InventoryView]) -> Vec<(Arc<dyn Listens>, Arc<str>)> {
         let mut state = self.state();
-        let mut told = Vec::new();
+        let (between, mut told) = (state.between(), Vec::new());
         for id in ids {
             let Some(item) = state.items.get_mut(id) else { continue };
             let Some(view) = views.iter().find(|view| view.id == *id) else { continue };
@@ -427,7 +432,10 @@ impl Inner {
             let message =
                 serde_json::json!({"type": "INVENTORY_PATCH", "inventoryId": id, "patch": shown}).to_string();
             *last = shown;
-            item.told_at = Some(Instant::now());
+            // What was marked while it was looked at is told of when its next patch may be sent.
+            let now = Instant::now();
+            item.told_at = Some(now);
+            item.look_at = item.look_at.max(now + between);
             item.tell(&message.into(), &mut told);
         }
         told

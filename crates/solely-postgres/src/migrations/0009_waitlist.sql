@@ -12,16 +12,16 @@ CREATE TABLE waitlist (
 CREATE UNIQUE INDEX waitlist_live ON waitlist (merchant_id, user_id, inventory_id) WHERE status <= 1;
 CREATE UNIQUE INDEX waitlist_line ON waitlist (inventory_id, ordinal) WHERE status <= 1;
 
--- As before, and the merchants of entries of waiting lists. Whoever does not get them within `wait_ms` gives up.
+-- As before, and the merchants of entries of waiting lists.
 CREATE FUNCTION solely_lock_merchants(
     merchant_ids text[], box_type_ids text[], inventory_ids text[], reservation_ids uuid[], wait_ids uuid[],
-    wait_ms bigint, offset_ms bigint
+    offset_ms bigint
 ) RETURNS bigint LANGUAGE plpgsql VOLATILE AS
 $$
 DECLARE
     ids text[] := merchant_ids;
 BEGIN
-    PERFORM set_config('lock_timeout', wait_ms::text, true);
+    PERFORM set_config('lock_timeout', '4000', true);
     -- Each by its key, and only what was asked for: this is part of every batch.
     IF cardinality(inventory_ids) > 0 THEN
         ids := ids || ARRAY(SELECT found.merchant_id FROM unnest(inventory_ids) AS named (id)

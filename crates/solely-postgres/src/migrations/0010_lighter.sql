@@ -7,6 +7,42 @@ DROP INDEX events_at;
 DROP INDEX reservations_open;
 CREATE UNIQUE INDEX reservations_open ON reservations (user_id, merchant_id) WHERE status <= 1;
 
+-- As that of six arguments, which older programs call; whoever does not get the merchants within `wait_ms` gives up.
+CREATE FUNCTION solely_lock_merchants(
+    merchant_ids text[], box_type_ids text[], inventory_ids text[], reservation_ids uuid[], wait_ids uuid[],
+    wait_ms bigint, offset_ms bigint
+) RETURNS bigint LANGUAGE plpgsql VOLATILE AS
+$$
+DECLARE
+    ids text[] := merchant_ids;
+BEGIN
+    PERFORM set_config('lock_timeout', wait_ms::text, true);
+    -- Each by its key, and only what was asked for: this is part of every batch.
+    IF cardinality(inventory_ids) > 0 THEN
+        ids := ids || ARRAY(SELECT found.merchant_id FROM unnest(inventory_ids) AS named (id)
+                             CROSS JOIN LATERAL (SELECT merchant_id FROM inventory AS i
+                                                  WHERE i.id = named.id LIMIT 1) AS found);
+    END IF;
+    IF cardinality(reservation_ids) > 0 THEN
+        ids := ids || ARRAY(SELECT found.merchant_id FROM unnest(reservation_ids) AS named (id)
+                             CROSS JOIN LATERAL (SELECT merchant_id FROM reservations AS r
+                                                  WHERE r.id = named.id LIMIT 1) AS found);
+    END IF;
+    IF cardinality(box_type_ids) > 0 THEN
+        ids := ids || ARRAY(SELECT found.merchant_id FROM unnest(box_type_ids) AS named (id)
+                             CROSS JOIN LATERAL (SELECT merchant_id FROM box_types AS b
+                                                  WHERE b.id = named.id LIMIT 1) AS found);
+    END IF;
+    IF cardinality(wait_ids) > 0 THEN
+        ids := ids || ARRAY(SELECT found.merchant_id FROM unnest(wait_ids) AS named (id)
+                             CROSS JOIN LATERAL (SELECT merchant_id FROM waitlist AS w
+                                                  WHERE w.id = named.id LIMIT 1) AS found);
+    END IF;
+    PERFORM id FROM merchants WHERE id = ANY (ids) ORDER BY id FOR NO KEY UPDATE;
+    RETURN solely_now(offset_ms);
+END
+$$;
+
 -- Requests that wait for lookups, as `solely_wait` of 26 arguments, which older programs call. What a request
 -- is told comes as the text of its entry: an object of `PROVIDER/PLACE` to name, place, and `"since":-1` for
 -- what it waits for, where the time is put in. Requests are each there once, in the order of their ids.
