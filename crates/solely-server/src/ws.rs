@@ -324,7 +324,7 @@ impl Socket {
             let outbox = self.outbox.clone();
             let ended = tokio::select! {
                 () = self.app.stop.cancelled() => Err(End::Close(close_code::AWAY, "the server stops")),
-                () = self.good.cancelled() => Err(End::Close(close_code::POLICY, "the key was revoked")),
+                () = self.good.cancelled() => Box::pin(self.dismiss()).await,
                 () = outbox.some.notified() => Box::pin(self.send_some()).await,
                 _ = pulse.tick() => {
                     if self.heard.elapsed() > limits::SOCKET_PULSE * 3 {
@@ -350,6 +350,14 @@ impl Socket {
                 return end;
             }
         }
+    }
+
+    /// The key that it was opened with was revoked. A dashboard is told, so that it asks for another.
+    async fn dismiss(&mut self) -> Result<(), End> {
+        if self.dashboard.take().is_some() {
+            self.send(Message::Text(Utf8Bytes::from_static(live::UNAUTHORIZED))).await?;
+        }
+        Err(End::Close(close_code::POLICY, "the key was revoked"))
     }
 
     fn say(&self, message: &str) {
