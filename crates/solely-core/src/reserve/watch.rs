@@ -243,12 +243,14 @@ impl Watch {
         let watched = self.follow(What::Item(id.to_owned()), by)?;
         let found = self.0.look_at_items(vec![id.to_owned()]).await?;
         let Some(view) = found.first() else { return Ok(None) };
-        if let Some(item) = self.0.state().items.get_mut(id) {
+        let mut state = self.0.state();
+        if let Some(item) = state.items.get_mut(id) {
             item.acknowledge(watched.number, acknowledgement);
             item.last.get_or_insert_with(|| view.into());
-            // What has changed since it was read may have been looked at before there was anything to compare with.
-            item.look_at = Instant::now();
         }
+        // What has changed since it was read may have been looked at before there was anything to compare with.
+        state.mark_item(id);
+        drop(state);
         self.0.some.notify_one();
         Ok(Some(watched))
     }
