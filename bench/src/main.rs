@@ -33,7 +33,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 /// Measures solely beside the limits of what it stands on.
 #[derive(Parser)]
 struct Args {
-    /// What to measure: jobs, leases, feeds, million, enrich-http, enrich-redis, enrich-misses, sockets, products, reserve, watchers, start; scaling, which is not part of everything. Everything if none is named.
+    /// What to measure: jobs, leases, feeds, million, enrich-http, enrich-redis, enrich-misses, sockets, products, reserve (reserve-postgres, reserve-sqlite, reserve-http), watchers, start; scaling, which is not part of everything. Everything if none is named.
     names: Vec<String>,
     /// Fewer, shorter rounds: a look, not a measurement.
     #[arg(long)]
@@ -101,8 +101,15 @@ fn main() -> Result<()> {
     if wanted("products") {
         runtime.block_on(products::run(&mut report, scale))?;
     }
-    if wanted("reserve") {
-        runtime.block_on(reserve::run(&mut report, scale, args.solely.as_deref()))?;
+    if wanted("reserve") || wanted("reserve-postgres") {
+        runtime.block_on(reserve::on_postgres(&mut report, scale))?;
+    }
+    if wanted("reserve") || wanted("reserve-sqlite") {
+        runtime.block_on(reserve::on_sqlite(&mut report, scale))?;
+    }
+    if wanted("reserve") || wanted("reserve-http") {
+        let solely = enrich::binary(args.solely.as_deref())?;
+        runtime.block_on(reserve::through_http(&mut report, scale, &solely))?;
     }
     if wanted("watchers") {
         let solely = enrich::binary(args.solely.as_deref())?;

@@ -79,15 +79,6 @@ where
     Ok(bought(took, began.elapsed()))
 }
 
-pub(crate) async fn run(report: &mut Report, scale: Scale, solely: Option<&Path>) -> Result<()> {
-    on_postgres(report, scale).await?;
-    on_sqlite(report, scale).await?;
-    match solely {
-        Some(solely) => through_http(report, scale, &solely.canonicalize()?).await,
-        None => Ok(()),
-    }
-}
-
 const TABLES: &str = "CREATE TABLE bare_inventory (id text PRIMARY KEY, remaining integer NOT NULL CHECK (remaining >= 0),
                           price bigint NOT NULL, status text NOT NULL);
     CREATE TABLE bare_reservations (id uuid PRIMARY KEY, user_id text NOT NULL, inventory_id text NOT NULL,
@@ -102,7 +93,7 @@ async fn connect(url: &str) -> Result<Client> {
     Ok(client)
 }
 
-async fn on_postgres(report: &mut Report, scale: Scale) -> Result<()> {
+pub(crate) async fn on_postgres(report: &mut Report, scale: Scale) -> Result<()> {
     let (postgres, redis) = (Postgres::start(), RedisServer::start());
     let (mut document, mut statement, mut best) = (vec![], vec![], vec![]);
     let (mut document_p99, mut solely_p99, mut alone, mut alone_statement) = (vec![], vec![], vec![], vec![]);
@@ -292,7 +283,7 @@ async fn sell(store: &Arc<dyn Store>, buyers_at_once: usize, purchases: usize) -
     .await
 }
 
-async fn on_sqlite(report: &mut Report, scale: Scale) -> Result<()> {
+pub(crate) async fn on_sqlite(report: &mut Report, scale: Scale) -> Result<()> {
     let (mut bare, mut of_solely) = (vec![], vec![]);
     for _ in 0..scale.rounds {
         bare.push(tokio::task::spawn_blocking(move || bare_sqlite(scale.operations)).await??);
@@ -346,7 +337,7 @@ fn bare_sqlite(purchases: usize) -> Result<f64> {
     Ok(rate(purchases / 64 * 64, began.elapsed()))
 }
 
-async fn through_http(report: &mut Report, scale: Scale, solely: &Path) -> Result<()> {
+pub(crate) async fn through_http(report: &mut Report, scale: Scale, solely: &Path) -> Result<()> {
     let (bare, address) = crate::enrich::bare()?;
     let _bare = bare;
     let (mut of_bare, mut of_solely) = (vec![], vec![]);

@@ -8,7 +8,7 @@ use solely_core::cache::{Age, EntryKey, Lifetimes, Overwrite, PutEntry};
 use solely_core::enrich::{
     Ask, Asked, AskingRequest, NewWait, TOLD_BYTES_MAX, Told, ToldPlace, Waits, entry_key, queue, request_key,
 };
-use solely_core::event::NewEvent;
+use solely_core::event::{NewEvent, timeline};
 use solely_core::job::{JobState, NewJob};
 use solely_core::queue::JobFilter;
 use solely_core::{Json, Store};
@@ -21,8 +21,7 @@ const HOUR: Duration = Duration::from_secs(3_600);
 fn wait(place: &str, request: &str) -> NewWait {
     let mut job = NewJob::new(queue("wolt"), place);
     job.attributes = Json::of(&serde_json::json!({"requestId": request}));
-    let event = NewEvent::new(format!("place:{place}"), "wolt_job_enqueued");
-    NewWait { key: entry_key("wolt", place), name: format!("Name of {place}"), place: 0, job, event }
+    NewWait { key: entry_key("wolt", place), name: format!("Name of {place}"), place: 0, job }
 }
 
 fn ask(request: &str, places: &[&str]) -> Ask {
@@ -67,8 +66,10 @@ pub async fn whoever_waits_has_a_live_job(world: World) {
     let seen = Waits::Known { of: made, state: JobState::Ready, by: Some("r1".to_owned()) };
     assert_eq!(again, [seen, Waits::Made]);
     assert_eq!(jobs(&store).await, 3);
-    let events = store.timeline("place:a".to_owned(), None, 10).await.expect("reads");
-    assert_eq!(events.len(), 1, "told once, of the one that was made");
+    let events = timeline(&*store, "place:a".to_owned(), None, 10).await.expect("reads");
+    let told: Vec<_> =
+        events.iter().map(|event| (&*event.told.event, event.told.request_id.as_deref())).collect();
+    assert_eq!(told, [("wolt_job_enqueued", Some("r1"))], "told once, of the one that was made");
 }
 
 /// What may be served is answered, and no job is made; what has ended is looked up.

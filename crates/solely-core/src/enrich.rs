@@ -34,6 +34,7 @@ pub mod place;
 mod request;
 mod subscription;
 mod system;
+pub(crate) mod timeline;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -45,12 +46,12 @@ use serde_json::Value;
 use crate::cache::{Age, Entry, EntryKey, UNCOPIED};
 use crate::clock::Timestamp;
 use crate::error::StoreError;
-use crate::event::NewEvent;
 use crate::id::JobId;
 use crate::job::{JobState, NewJob};
 use crate::json::Json;
 
 pub use copy::PlaceForm;
+use request::WARM_PRIORITY;
 pub use request::{Answered, AskError, Asker, PlaceRef, Recalled, State, Wanted, Warmed};
 pub use subscription::{Listens, Subscribed, Subscription, Unheard};
 pub use system::{Enrich, EnrichParts, Lives, Looked, Provider, ProviderSettings, forms};
@@ -193,8 +194,6 @@ pub struct NewWait {
     pub place: u32,
     /// The lookup, should there be none.
     pub job: NewJob,
-    /// What is told of it then.
-    pub event: NewEvent,
 }
 
 /// What a request asks of the store.
@@ -271,16 +270,27 @@ pub struct Lookup {
     pub refreshes: Option<Timestamp>,
 }
 
+/// What can be seen of a lookup from outside.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Attributes<'a> {
+    place_id: &'a str,
+    name: &'a str,
+    city_text: Option<&'a str>,
+    request_id: Option<&'a str>,
+}
+
 impl Lookup {
     /// The job that does it.
     pub(crate) fn job(&self, provider: &Provider, trace: Option<String>) -> NewJob {
         let mut job = NewJob::new(queue(&provider.name), self.place.place_id.clone());
-        let place = &self.place;
         job.payload = Json::of(self);
-        job.attributes = Json::of(&serde_json::json!({
-            "placeId": place.place_id, "name": place.name, "cityText": place.city_text,
-            "requestId": self.request_id,
-        }));
+        job.attributes = Json::of(&Attributes {
+            place_id: &self.place.place_id,
+            name: &self.place.name,
+            city_text: self.place.city_text.as_deref(),
+            request_id: self.request_id.as_deref(),
+        });
         job.max_attempts = provider.settings.max_attempts;
         job.trace = trace;
         "lookup".clone_into(&mut job.kind);

@@ -109,7 +109,7 @@ pub trait EventStore: Send + Sync {
 }
 
 /// A page of a subject's timeline: its events and, for a job, what its row says by itself, its
-/// making before them and its present state behind them.
+/// making before them and its present state behind them; for a place, the making of its lookups.
 pub async fn timeline(
     store: &dyn Store,
     subject: String,
@@ -120,6 +120,10 @@ pub async fn timeline(
         Some(id) => store.job(id).await?,
         None => None,
     };
+    if let Some(place) = subject.strip_prefix("place:") {
+        let place = place.to_owned();
+        return crate::enrich::timeline::of_place(store, place, after, limit).await;
+    }
     let mut events = store.timeline(subject, after.filter(|id| *id > MADE), limit).await?;
     if let Some(job) = job {
         let whole = events.len() < limit as usize;

@@ -29,6 +29,8 @@ pub struct JobFilter {
     pub state: Option<JobState>,
     /// Only of this key.
     pub key: Option<String>,
+    /// Only those that are ready, running or waiting to retry.
+    pub live: bool,
     /// Only older than this one: where the last page ended.
     pub before: Option<JobId>,
     /// At most this many.

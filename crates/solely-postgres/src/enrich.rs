@@ -38,7 +38,7 @@ impl Together for WaitCalls {
     /// it is run again, and finds what it has made.
     async fn run(&self, asks: &[Ask]) -> Result<Vec<Asked>, StoreError> {
         let mut waits: Vec<Wanted<'_>> = asks.iter().enumerate().flat_map(of_ask).collect();
-        waits.sort_by(|a, b| order(a).cmp(&order(b)));
+        waits.sort_by_key(|wanted| (wanted.lookup(), wanted.ask));
         let rows = self.ask(asks, &waits).await?;
         // Of those that are not told of, a lookup was made.
         let mut answers: Vec<Asked> =
@@ -66,8 +66,11 @@ fn of_ask((ask, asks): (usize, &Ask)) -> impl Iterator<Item = Wanted<'_>> {
     asks.waits.iter().enumerate().map(move |(nth, wait)| Wanted { ask, nth, wait })
 }
 
-fn order<'a>(wanted: &Wanted<'a>) -> (&'a str, &'a str, usize) {
-    (&wanted.wait.job.queue, &wanted.wait.job.key, wanted.ask)
+impl<'a> Wanted<'a> {
+    /// The queue and the key of its lookup.
+    fn lookup(&self) -> (&'a str, &'a str) {
+        (&self.wait.job.queue, &self.wait.job.key)
+    }
 }
 
 impl WaitCalls {
@@ -82,16 +85,16 @@ impl WaitCalls {
         let numbers: HashMap<&str, i32> = requests.keys().copied().zip(1..).collect();
         let request_of = |wanted: &Wanted<'_>| asks[wanted.ask].request.as_ref();
         let mut of_requests = Vec::with_capacity(waits.len());
-        let mut names = Vec::with_capacity(waits.len());
         for wanted in waits {
-            let (name, of) = (Told::name(&wanted.wait.key), request_of(wanted));
+            let of = request_of(wanted);
             if let Some((_, told)) = of.and_then(|request| requests.get_mut(request.id.as_str())) {
                 let (place, since) = (wanted.wait.place, Some(WAITS));
-                told.0.insert(name.clone(), ToldPlace { name: wanted.wait.name.clone(), place, since });
+                let name = wanted.wait.name.clone();
+                told.0.insert(Told::name(&wanted.wait.key), ToldPlace { name, place, since });
             }
             of_requests.push(of.map_or(0, |request| numbers[request.id.as_str()]));
-            names.push(name);
         }
+        let apart = waits.windows(2).all(|two| two[0].lookup() != two[1].lookup());
         let told: Vec<Json> = requests.values().map(|(_, told)| Json::of(told)).collect();
         let text =
             |of: fn(&NewWait) -> &str| waits.iter().map(|wanted| of(wanted.wait)).collect::<Vec<&str>>();
@@ -100,8 +103,7 @@ impl WaitCalls {
         };
         self.0
             .read(
-                "SELECT * FROM solely_wait($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15,
-                                           $16, $17, $18, $19)",
+                "SELECT * FROM solely_wait($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16)",
                 &[
                     &requests.keys().copied().collect::<Vec<&str>>(),
                     &requests.values().map(|(ttl, _)| *ttl).collect::<Vec<i64>>(),
@@ -110,7 +112,6 @@ impl WaitCalls {
                     &of_requests,
                     &text(|wait| &wait.key.space),
                     &text(|wait| &wait.key.key),
-                    &names,
                     &waits
                         .iter()
                         .map(|wanted| row::uuid(wanted.wait.job.id.as_bytes()))
@@ -121,9 +122,7 @@ impl WaitCalls {
                     &text(|wait| wait.job.payload.as_str()),
                     &text(|wait| wait.job.attributes.as_str()),
                     &maybe(|wait| wait.job.trace.as_deref()),
-                    &text(|wait| &wait.event.event),
-                    &text(|wait| wait.event.details.as_str()),
-                    &maybe(|wait| wait.event.request_id.as_deref()),
+                    &apart,
                     &self.0.clock.offset_ms(),
                 ],
             )

@@ -28,6 +28,7 @@ const STEPS: &[Step] = &[
     Step { name: "reserve", sql: include_str!("migrations/0008_reserve.sql"), oldest_compatible: 1 },
     Step { name: "waitlist", sql: include_str!("migrations/0009_waitlist.sql"), oldest_compatible: 1 },
     Step { name: "lighter", sql: include_str!("migrations/0010_lighter.sql"), oldest_compatible: 1 },
+    Step { name: "faster", sql: include_str!("migrations/0011_faster.sql"), oldest_compatible: 1 },
 ];
 
 /// The version that this program was made for.

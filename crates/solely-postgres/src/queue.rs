@@ -31,7 +31,8 @@ impl QueueStore for PostgresStore {
             ("state =", state.as_ref().map(|state| state as _)),
             ("id <", before.as_ref().map(|id| id as _)),
         ];
-        let (mut values, mut conditions): (Vec<&(dyn ToSql + Sync)>, _) = (vec![&limit], "true".to_owned());
+        let (mut values, mut conditions): (Vec<&(dyn ToSql + Sync)>, _) =
+            (vec![&limit], if filter.live { "state <= 2" } else { "true" }.to_owned());
         for (condition, value) in given.into_iter().filter_map(|(condition, value)| Some((condition, value?)))
         {
             values.push(value);

@@ -51,7 +51,10 @@ impl Hints for Redis {
 /// What the answer to a taking means. A hint that is the asker's own was taken by a call whose
 /// answer was lost.
 pub(crate) fn hinted(answer: &Value, asker: &str) -> Hinted {
-    if let Ok((held, left)) = <(String, i64)>::from_redis_value_ref(answer) {
+    let Value::Array(answer) = answer else { return Hinted::Unknown };
+    let text = |value: &Value| String::from_redis_value_ref(value).unwrap_or_default();
+    if let [held, left] = answer.as_slice() {
+        let (held, left) = (text(held), i64::from_redis_value_ref(left).unwrap_or(-1));
         let (owner, fence) = held.rsplit_once(' ').unwrap_or((&held, ""));
         return match fence.parse() {
             Ok(fence) if owner == asker => Hinted::Taken { fence },
@@ -63,9 +66,9 @@ pub(crate) fn hinted(answer: &Value, asker: &str) -> Hinted {
             }
         };
     }
-    match <(String,)>::from_redis_value_ref(answer) {
-        Ok((fence,)) => fence.parse().map_or(Hinted::Unknown, |fence| Hinted::Taken { fence }),
-        Err(_) => Hinted::Unknown,
+    match answer.as_slice() {
+        [fence] => text(fence).parse().map_or(Hinted::Unknown, |fence| Hinted::Taken { fence }),
+        _ => Hinted::Unknown,
     }
 }
 

@@ -144,21 +144,24 @@ impl Scripts {
                 HINT,
                 "local count = (#KEYS - 1) / 2
                  local answer = {redis.call('GET', KEYS[1])}
-                 for n = 1, count do
-                   local copy = redis.call('GET', KEYS[1 + n])
-                   local hint = false
-                   local forgotten = copy and string.find(copy, '{\"forgotten\"', 1, true) == 1
-                   if not copy or forgotten or not answer[1] then
-                     local lock = KEYS[1 + count + n]
-                     local held = redis.call('GET', lock)
-                     if held then hint = {held, redis.call('PTTL', lock)}
-                     else
-                       local token = fence()
-                       redis.call('SET', lock, ARGV[1 + n] .. ' ' .. token, 'PX', ARGV[1])
-                       hint = {token}
+                 local token = fence()
+                 -- A command has a bounded number of arguments here.
+                 for from = 1, count, 500 do
+                   local to = math.min(from + 499, count)
+                   local copies = redis.call('MGET', unpack(KEYS, 1 + from, 1 + to))
+                   for n = from, to do
+                     local copy, hint = copies[n - from + 1], false
+                     local forgotten = copy and string.find(copy, '{\"forgotten\"', 1, true) == 1
+                     if not copy or forgotten or not answer[1] then
+                       local lock = KEYS[1 + count + n]
+                       if redis.call('SET', lock, ARGV[1 + n] .. ' ' .. token, 'NX', 'PX', ARGV[1]) then
+                         hint = {token}
+                       else
+                         hint = {redis.call('GET', lock), redis.call('PTTL', lock)}
+                       end
                      end
+                     answer[1 + n] = {copy, hint}
                    end
-                   answer[1 + n] = {copy, hint}
                  end
                  return answer",
             ),

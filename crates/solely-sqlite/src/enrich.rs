@@ -11,7 +11,7 @@ use solely_core::job::Enqueued;
 use solely_core::{JobId, Json};
 
 use crate::writer::Tx;
-use crate::{SqliteStore, cache, event, job};
+use crate::{SqliteStore, cache, job};
 
 #[async_trait]
 impl EnrichStore for SqliteStore {
@@ -52,10 +52,7 @@ fn wait_for(tx: &Tx<'_>, wanted: &NewWait) -> Result<Waits, Error> {
         return Ok(Waits::Resolved(entry));
     }
     Ok(match job::enqueue_one(tx, &wanted.job)? {
-        Enqueued::Created => {
-            event::insert(tx, &wanted.event)?;
-            Waits::Made
-        }
+        Enqueued::Created => Waits::Made,
         Enqueued::Duplicate { of, .. } if of == wanted.job.id => Waits::Made,
         Enqueued::Duplicate { of, state, .. } => Waits::Known { of, state, by: asker_of(tx, of)? },
         Enqueued::Again { .. } | Enqueued::InWindow { .. } => {

@@ -50,7 +50,7 @@ impl QueueStore for SqliteStore {
 }
 
 fn list(conn: &Connection, filter: &JobFilter) -> Result<Vec<Job>, Error> {
-    let mut conditions = vec!["1"];
+    let mut conditions = vec![if filter.live { "live = 1" } else { "1" }];
     let mut values: Vec<&dyn ToSql> = Vec::new();
     let state = filter.state.map(solely_core::job::JobState::code);
     let before = filter.before.as_ref().map(|id| id.as_bytes().as_slice());

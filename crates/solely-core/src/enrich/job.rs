@@ -15,6 +15,7 @@ use tokio::time::Instant;
 use super::finder::{Candidate, Findings};
 use super::matcher::{Verdict, Why};
 use super::system::{Enrich, Provider};
+use super::timeline::Made;
 use super::{Lookup, Resolved, Status, copy, entry_key, matcher, subject};
 use crate::cache::{Age, Entry, Overwrite, PutEntry};
 use crate::commit::Effect;
@@ -58,7 +59,7 @@ impl Handler for Lookups {
         let entry = entry?;
         if entry.is_some_and(|entry| self.is_done(&entry, &lookup, job)) {
             self.give_lease_back(job);
-            return Ok(Done::default());
+            return Ok(self.known(job, &lookup));
         }
         let (resolved, refused) = self.find(&lookup, job, &time).await?;
         Ok(self.done(job, &lookup, resolved, &refused, time.began))
@@ -167,6 +168,20 @@ impl Lookups {
         }
     }
 
+    /// There was something by the time it was looked for: nothing is written, but that it was so.
+    fn known(&self, job: &Job, lookup: &Lookup) -> Done {
+        let details = serde_json::json!({
+            "provider": self.provider.name, "job": job.id.to_string(),
+            "made": Made::of(job, lookup.refreshes.is_some()),
+        });
+        let place = subject(&lookup.place.place_id);
+        let mut told = NewEvent::new(place, format!("{}_cache_hit", self.provider.name))
+            .reason("already_cached")
+            .details(Json::of(&details));
+        told.request_id.clone_from(&lookup.request_id);
+        Done { events: vec![told], ..Done::default() }
+    }
+
     /// The entry, written with the end of the job. A lookup that failed replaces nothing that may be served.
     fn done(
         &self,
@@ -186,7 +201,7 @@ impl Lookups {
         let details = serde_json::json!({
             "provider": provider.name, "status": resolved.status, "url": resolved.url, "meta": resolved.meta,
             "ttlSeconds": lifetimes.stale.as_secs(), "attempts": job.attempts, "job": job.id.to_string(),
-            "refused": &refused[..refused.len().min(REFUSED_TOLD)],
+            "refused": &refused[..refused.len().min(REFUSED_TOLD)], "made": Made::of(job, lookup.refreshes.is_some()),
         });
         let mut told = NewEvent::new(subject(&lookup.place.place_id), format!("{}_{event}", provider.name))
             .outcome(resolved.status.word())

@@ -17,17 +17,15 @@ use super::finder::Place;
 use super::system::{Enrich, Inner, Provider};
 use super::{
     Ask, Asked, AskingRequest, Lookup, NewWait, Resolved, Told, ToldPlace, Waits, ends_wait, entry_key,
-    request_key, subject,
+    request_key,
 };
 use crate::cache::{Age, AskHints, CopiedEntries, Entry, EntryKey};
 use crate::clock::Timestamp;
 use crate::companion::Hinted;
 use crate::error::StoreError;
-use crate::event::NewEvent;
 use crate::fault::{self, Guard};
 use crate::id::JobId;
 use crate::job::{Enqueued, JobState, NewJob, Window};
-use crate::json::Json;
 
 /// Who asks.
 #[derive(Clone, Debug, Default)]
@@ -319,18 +317,12 @@ impl Inner {
     fn new_wait(&self, provider: &Provider, place: Place, id: JobId, from: &Asker) -> NewWait {
         let request_id = Some(from.request_id.clone()).filter(|id| !id.is_empty());
         let (key, name) = (entry_key(&provider.name, &place.place_id), place.name.clone());
-        let details = serde_json::json!({"provider": provider.name, "job": id.to_string()});
-        let mut event = NewEvent::new(subject(&place.place_id), format!("{}_job_enqueued", provider.name))
-            .outcome("PENDING")
-            .reason("cache_miss")
-            .details(Json::of(&details));
-        event.request_id.clone_from(&request_id);
         let lookup = Lookup { place, request_id, refreshes: None };
         let mut job = NewJob { id, ..lookup.job(provider, from.trace.clone()) };
         if !self.guards.hold(Guard::Dedupe) {
             job.key = format!("{}#{id}", job.key);
         }
-        NewWait { key, name, place: 0, job, event }
+        NewWait { key, name, place: 0, job }
     }
 
     /// Asks the store for what is missing. Answers with all that is known then.
@@ -543,4 +535,4 @@ impl Leases {
 }
 
 /// Lookups that someone waits for come first.
-const WARM_PRIORITY: u8 = 7;
+pub(super) const WARM_PRIORITY: u8 = 7;

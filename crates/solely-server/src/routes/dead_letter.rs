@@ -39,6 +39,7 @@ pub(crate) async fn list(
         queue: query.queue,
         state: Some(JobState::Dead),
         key: None,
+        live: false,
         before: page::cursor(query.cursor.as_deref())?,
         limit: page::limit(query.limit)?,
     };

@@ -89,6 +89,7 @@ pub(crate) async fn list(
         queue: query.queue,
         state,
         key: query.key,
+        live: false,
         before: page::cursor(query.cursor.as_deref())?,
         limit: page::limit(query.limit)?,
     };
