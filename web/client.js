@@ -111,7 +111,7 @@ function keyOf(said) {
 }
 
 export class Connection {
-  /** @type {Map<string, { topic: Topic, hear: (message: Message) => void }>} */
+  /** @type {Map<string, { topic: Topic, hearers: Set<{ hear: (message: Message) => void }> }>} */
   #topics = new Map();
   /** @type {WebSocket | null} */
   #socket = null;
@@ -137,17 +137,22 @@ export class Connection {
 
   /**
    * Hears what is said about a topic, from now on and after every interruption. Returns what ends it.
+   * Any number may hear of one topic; of the dashboard only the last one does.
    * @param {Topic} topic
    * @param {(message: Message) => void} hear
    * @returns {() => void}
    */
   subscribe(topic, hear) {
     const key = keyOf(topic);
-    const entry = { topic, hear };
-    this.#topics.set(key, entry);
+    const hearer = { hear };
+    const others = topic.channel === "dashboard" ? undefined : this.#topics.get(key)?.hearers;
+    // Who joins others is told what they have been told: the server tells it to a new subscription.
+    if (others) this.#say({ v: 1, type: "unsubscribe", ...topic });
+    const hearers = (others ?? new Set()).add(hearer);
+    this.#topics.set(key, { topic, hearers });
     this.#say({ v: 1, type: "subscribe", ...topic });
     return () => {
-      if (this.#topics.get(key) !== entry) return;
+      if (!hearers.delete(hearer) || hearers.size > 0 || this.#topics.get(key)?.hearers !== hearers) return;
       this.#topics.delete(key);
       this.#say({ v: 1, type: "unsubscribe", ...topic });
     };
@@ -236,7 +241,7 @@ export class Connection {
     this.#waitMs = FIRST_WAIT_MS;
     /** @type {Message} */
     const message = JSON.parse(text);
-    this.#topics.get(keyOf(message))?.hear(message);
+    for (const { hear } of [...this.#topics.get(keyOf(message))?.hearers ?? []]) hear(message);
   }
 
   #beat() {

@@ -1,6 +1,7 @@
 // client.js as any page uses it, in a browser.
 
 import assert from 'node:assert/strict';
+import { readFileSync } from 'node:fs';
 import { after, before, test } from 'node:test';
 
 import { launch, open } from './browser.js';
@@ -65,6 +66,46 @@ test('a search is followed to its end, and other providers are kept', async () =
     });
   });
   for (const { providers } of results) assert.deepEqual(providers.own, { status: 'FOUND', url: 'o' });
+});
+
+test('two parts of a page that follow one search both hear of it, also the one that comes later', async () => {
+  const heard = await page.evaluate(async () => {
+    const { connect } = await import('/client.js');
+    const solely = connect();
+    const answer = await (await fetch('/v1/enrich', { method: 'POST', body: JSON.stringify({ cityText: 'Haifa', results: [{ placeId: 'both', name: 'Zohara Hummus' }] }) })).json();
+    /** @returns {Promise<string>} */
+    const found = () => new Promise((resolve) => {
+      const end = solely.follow(answer.requestId, answer.results, ([{ providers }]) => { if (providers.wolt.status === 'FOUND') { end(); resolve('FOUND'); } });
+    });
+    const [first, second] = [found(), found()];
+    const early = await Promise.all([first, second]);
+    const late = await found();
+    solely.close();
+    return [...early, late];
+  });
+  assert.deepEqual(heard, ['FOUND', 'FOUND', 'FOUND']);
+});
+
+test('what docs/DASHBOARD.md shows of it works as it is written', async () => {
+  const document = readFileSync(new URL('../../docs/DASHBOARD.md', import.meta.url), 'utf8');
+  const [, shown] = document.match(/```js\n([^]*?)```/u) ?? [];
+  assert.ok(shown?.includes('https://solely.example.org/client.js'), 'it shows where the module comes from');
+  // Its own server's name, and the line that reads a link is for when there is one.
+  const written = shown.replaceAll('https://solely.example.org', server.url);
+  const [all, last] = written.match(/^linkOf\(.*$/mu) ?? [];
+  assert.ok(all !== undefined && last === undefined, 'it ends by reading a link');
+  const program = written.replace(all, `globalThis.read = (results) => ${all.replace(/;.*$/u, '')};`);
+  // As a file of its own origin: the page's policy allows nothing else.
+  await page.route('**/shown.js', (route) => route.fulfill({ contentType: 'text/javascript', body: program }));
+  await page.evaluate(() => {
+    globalThis.body = JSON.stringify({ cityText: 'Haifa', results: [{ placeId: 'shown', name: 'Zohara Hummus' }] });
+    globalThis.shown = [];
+    globalThis.show = (results) => globalThis.shown.push(results);
+    return import(String('/shown.js'));
+  });
+  const read = () => page.evaluate(() => globalThis.shown.length > 0 && globalThis.read(globalThis.shown.at(-1)));
+  const link = await until(async () => { const found = await read(); return found?.status === 'FOUND' && found; }, 'a link');
+  assert.match(link.url, /^https:\/\/wolt\.com\//u);
 });
 
 test('it comes back less and less often, and at once when the server does; what it followed goes on', async () => {

@@ -166,7 +166,35 @@ fn ci() -> Result<()> {
     step("deny", deny)?;
     step("tidy", tidy)?;
     step("types", || web::types(root()))?;
-    step("test", || test(None))
+    step("test", || test(None))?;
+    step("torture", torture)
+}
+
+/// The commands of the README that torture, as they are written there but for the build: with a guard off it must find
+/// something wrong, and otherwise nothing.
+fn torture() -> Result<()> {
+    let readme = std::fs::read_to_string(root().join("README.md"))?;
+    let shown: Vec<&str> =
+        readme.lines().filter_map(|line| line.strip_prefix("cargo run --release -- torture ")).collect();
+    if shown.is_empty() {
+        bail!("the README shows nothing to torture with");
+    }
+    for line in shown {
+        let args: Vec<&str> = line.split('#').next().unwrap_or_default().split_whitespace().collect();
+        println!("solely torture {}", args.join(" "));
+        let folder = std::env::temp_dir();
+        let status = Command::new(root().join("target/debug/solely"))
+            .arg("torture")
+            .args(&args)
+            .current_dir(&folder)
+            .status()
+            .context("cannot run target/debug/solely")?;
+        let wanted = i32::from(args.contains(&"--break"));
+        if status.code() != Some(wanted) {
+            bail!("solely torture {}: {status}, and not {wanted}", args.join(" "));
+        }
+    }
+    Ok(())
 }
 
 /// Licences, duplicate versions and sources, where `cargo deny` is installed. Advisories need a

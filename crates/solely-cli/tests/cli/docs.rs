@@ -5,7 +5,9 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
+use solely_testing::free_port;
 use tempfile::TempDir;
+use tokio::io::AsyncReadExt as _;
 
 use crate::ops::{read, root};
 use crate::server::solely;
@@ -140,17 +142,156 @@ fn tasks_of_the_repository_exist() {
     assert!(seen >= 10, "{seen} tasks");
 }
 
-/// A trait that a document quotes is the one that there is.
+/// What a document quotes of the code is what there is, and so it compiles. Names that are the reader's to choose are
+/// those of a file that has chosen.
+const QUOTED: [(&str, &str, (&str, &str)); 4] = [
+    ("docs/ADDING-A-PLUGIN.md", "crates/solely-core/src/products/plugin.rs", ("", "")),
+    ("docs/ADDING-A-SOURCE.md", "crates/solely-core/src/feed/source.rs", ("", "")),
+    ("docs/ADDING-A-PROVIDER.md", "crates/solely-core/src/enrich/finder/yellow_pages.rs", ("", "")),
+    (
+        "docs/ADDING-AN-ENGINE.md",
+        "crates/solely-conformance/tests/conformance/sqlite.rs",
+        ("my_engine::MyEngine", "sqlite::Sqlite"),
+    ),
+];
+
 #[test]
-fn quoted_traits_are_as_they_are() {
-    for (document, source) in [
-        ("docs/ADDING-A-PLUGIN.md", "crates/solely-core/src/products/plugin.rs"),
-        ("docs/ADDING-A-SOURCE.md", "crates/solely-core/src/feed/source.rs"),
-    ] {
+fn quoted_code_is_as_it_is() {
+    for (document, source, (shown, chosen)) in QUOTED {
         let (blocks, source) = (parts(&read(document)).1, read(source));
-        let quoted = blocks.iter().find(|block| block.language == "rust").expect("a trait");
-        assert!(source.contains(&quoted.text), "{document} quotes what is not there:\n{}", quoted.text);
+        for quoted in blocks.iter().filter(|block| block.language == "rust") {
+            let text =
+                if shown.is_empty() { quoted.text.clone() } else { quoted.text.replace(shown, chosen) };
+            assert!(source.contains(&text), "{document} quotes what is not there:\n{text}");
+        }
     }
+}
+
+/// Documents whose `sh` blocks are run here.
+const RUN: [&str; 5] =
+    ["README.md", "docs/RESERVE.md", "docs/PRODUCTS.md", "docs/DASHBOARD.md", "docs/OPERATING.md"];
+
+/// Blocks that something of its own runs: documentation tests of the crate `solely`, `walk`, tests below, and
+/// `web/tests/client.test.js`. Torture, in the README, is run by `cargo xtask ci`.
+const ELSEWHERE: [(&str, &str); 8] = [
+    ("rust", "README.md"),
+    ("rust", "docs/LIBRARY.md"),
+    ("console", "docs/ENRICH.md"),
+    ("sh", "docs/ADDING-A-PROVIDER.md"),
+    ("python", "docs/ADDING-A-PROVIDER.md"),
+    ("sql", "docs/OPERATING.md"),
+    ("http", "docs/ADDING-A-PLUGIN.md"),
+    ("js", "docs/DASHBOARD.md"),
+];
+
+/// No block escapes: each is of a kind that something runs, compiles or compares.
+#[test]
+fn every_block_is_seen_to() {
+    let quoted = |document: &str| QUOTED.iter().any(|(quoted, ..)| *quoted == document);
+    for document in documents() {
+        let doc = document.as_str();
+        for Block { language, text } in parts(&read(doc)).1 {
+            let seen_to = match language.as_str() {
+                // Pictures, and what a command prints; and what every document is looked at for.
+                "text" | "toml" | "json" => true,
+                "rust" => quoted(doc) || ELSEWHERE.contains(&("rust", doc)),
+                // Tasks of the repository: `ci` is what runs this.
+                "sh" if doc == "CONTRIBUTING.md" => text.lines().all(|line| line.starts_with("cargo xtask ")),
+                "sh" if RUN.contains(&doc) => true,
+                language => ELSEWHERE.contains(&(language, doc)),
+            };
+            assert!(seen_to, "{doc}: nothing runs this {language}:\n{text}");
+        }
+    }
+}
+
+fn block(document: &str, language: &str) -> String {
+    let found = parts(&read(document)).1.into_iter().find(|block| block.language == language);
+    found.unwrap_or_else(|| panic!("no {language} in {document}")).text
+}
+
+/// What a server asks for when it connects, as the database hears it.
+async fn asked_of_a_database() -> String {
+    let listener = tokio::net::TcpListener::bind(("127.0.0.1", free_port())).await.expect("listens");
+    let url =
+        format!("postgres://solely@{}/solely?sslmode=disable", listener.local_addr().expect("an address"));
+    let opening = tokio::spawn(async move {
+        let options = solely_postgres::Options::default();
+        drop(solely_postgres::PostgresStore::open(&url, &options).await);
+    });
+    let mut hello = Vec::new();
+    while !hello.ends_with(b"\0\0") {
+        let (mut stream, _) = listener.accept().await.expect("is called");
+        // Its length comes first, then pairs of names and values, each with its end.
+        let length = usize::try_from(stream.read_u32().await.expect("a length")).expect("fits") - 4;
+        hello = vec![0; length];
+        stream.read_exact(&mut hello).await.expect("is whole");
+    }
+    opening.abort();
+    let said = String::from_utf8_lossy(&hello[4..]).into_owned();
+    let mut parts = said.split('\0').skip_while(|part| *part != "options");
+    parts.nth(1).expect("options").to_owned()
+}
+
+/// A role with the settings that are shown has, without asking for them, what solely asks for when it connects.
+#[tokio::test]
+async fn a_role_is_given_what_solely_asks_for() {
+    let (shown, url) = (block("docs/OPERATING.md", "sql"), solely_testing::fresh_database());
+    let connect = async |config: tokio_postgres::Config| {
+        let (client, connection) = config.connect(tokio_postgres::NoTls).await.expect("connects");
+        tokio::spawn(connection);
+        client
+    };
+    let mut config: tokio_postgres::Config = url.parse().expect("a URL");
+    let owner = connect(config.clone()).await;
+    let role = format!("solely_{}", uuid::Uuid::new_v4().simple());
+    let made = shown.replace("ROLE solely ", &format!("ROLE {role} "));
+    owner.batch_execute(&format!("CREATE ROLE {role} LOGIN; {made}")).await.expect("runs");
+    let given = connect(config.clone().user(&role).clone()).await;
+    let asked = connect(config.options(asked_of_a_database().await).clone()).await;
+    let settings: Vec<&str> = shown.lines().filter_map(|line| line.split_whitespace().nth(4)).collect();
+    assert!(settings.len() >= 10, "{settings:?}");
+    for setting in settings {
+        let value = async |client: &tokio_postgres::Client| -> String {
+            client.query_one(&format!("SHOW {setting}"), &[]).await.expect("is a setting").get(0)
+        };
+        assert_eq!(value(&given).await, value(&asked).await, "{setting}");
+    }
+    drop(given);
+    owner.batch_execute(&format!("DROP ROLE {role}")).await.expect("runs");
+}
+
+/// An `http` plugin is asked as it is shown, and its answer, as it is shown, is what a search has.
+#[tokio::test]
+async fn a_plugin_is_asked_as_it_is_shown() {
+    let (document, asked) = ("docs/ADDING-A-PLUGIN.md", block("docs/ADDING-A-PLUGIN.md", "http"));
+    let answer = block(document, "json");
+    let (told, mut calls) = tokio::sync::mpsc::unbounded_channel();
+    let answered = answer.clone();
+    let plugin = axum::Router::new().fallback(move |request: axum::extract::Request| async move {
+        let line = format!("{} {}", request.method(), request.uri().path());
+        let kind = request.headers()["content-type"].to_str().expect("text").to_owned();
+        let body = axum::body::to_bytes(request.into_body(), 1 << 20).await.expect("a body");
+        told.send((line, kind, String::from_utf8(body.to_vec()).expect("text"))).expect("is heard");
+        ([("content-type", "application/json")], answered)
+    });
+    let listener = tokio::net::TcpListener::bind(("127.0.0.1", free_port())).await.expect("listens");
+    let url = format!("http://{}", listener.local_addr().expect("an address"));
+    tokio::spawn(async move { axum::serve(listener, plugin).await });
+    let folder = TempDir::new().expect("a folder");
+    let config = format!("[products.plugins.boats]\nkind = \"http\"\nurl = \"{url}\"\n");
+    std::fs::write(folder.path().join("solely.toml"), config).expect("is written");
+    let server = crate::server::Server::start_in(folder).await;
+    let search = serde_json::json!({"appKey": "boats", "userId": "u1", "token": {"key": "k"}, "payload": {"area": "north"}});
+    let (_, found) = server.post("/v1/products/search", search).await;
+    let products = &serde_json::from_str::<Value>(&answer).expect("JSON")["products"];
+    assert_eq!(&found["products"], products);
+    let (line, kind, body) = calls.recv().await.expect("is asked");
+    let (head, shown) = asked.split_once("\n\n").expect("a head and a body");
+    let mut head = head.lines();
+    let request = head.next().expect("a line").replace("{url}", "").replace("{operation}", "searchProducts");
+    assert_eq!((line, head.next()), (request, Some(&*format!("Content-Type: {kind}"))));
+    assert!(is_as_shown(&body, shown.trim()), "{body}\nis not\n{shown}");
 }
 
 /// Promises name tests that there are. `…` stands for any ending, or for the module that was named before.
@@ -210,9 +351,7 @@ fn is_run(block: &Block) -> bool {
 #[tokio::test]
 async fn commands_of_the_documents_do_what_is_shown() {
     let mut seen = 0;
-    for document in
-        ["README.md", "docs/RESERVE.md", "docs/PRODUCTS.md", "docs/DASHBOARD.md", "docs/OPERATING.md"]
-    {
+    for document in RUN {
         let mut config = String::new();
         for block in parts(&read(document)).1 {
             match block.language.as_str() {

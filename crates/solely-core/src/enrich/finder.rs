@@ -10,6 +10,9 @@ pub mod google_cse;
 pub mod http;
 mod web_search;
 pub mod wolt;
+// What docs/ADDING-A-PROVIDER.md shows.
+#[cfg(test)]
+pub mod yellow_pages;
 
 use std::sync::Arc;
 
