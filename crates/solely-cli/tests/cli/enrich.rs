@@ -145,6 +145,17 @@ async fn scenario_a_single_request() {
         .filter_map(|item| item["event"].as_str())
         .collect();
     assert_eq!(told, ["wolt_job_enqueued", "wolt_cache_written"]);
+    // One by one they are the same, each once.
+    let (mut paged, mut cursor) = (Vec::new(), String::new());
+    loop {
+        let page = format!("/v1/timeline?subject=place:ChIJ123&limit=1{cursor}");
+        let page = world.server.get(&page).await;
+        paged.extend(page["items"].as_array().expect("a list").clone());
+        let Some(next) = page["nextCursor"].as_str() else { break };
+        cursor = format!("&cursor={next}");
+    }
+    assert_eq!(json!(paged), timeline["items"]);
+    assert_eq!((&paged[0]["requestId"], &paged[0]["reason"]), (&json!("req-1"), &json!("cache_miss")));
 }
 
 /// Document 1, scenario 2; document 2, scenario 1: at the same time, one job, and everyone is told.
