@@ -27,15 +27,15 @@ const BARE_DRAIN: &str = "bare PostgreSQL: claims and completions, 64 rows under
 
 /// One round of one engine.
 #[derive(Default)]
-struct Measured {
-    enqueued: Vec<f64>,
-    drained: Vec<f64>,
-    idle_p50: Vec<f64>,
-    idle_p99: Vec<f64>,
+pub(crate) struct Measured {
+    pub(crate) enqueued: Vec<f64>,
+    pub(crate) drained: Vec<f64>,
+    pub(crate) idle_p50: Vec<f64>,
+    pub(crate) idle_p99: Vec<f64>,
 }
 
 impl Measured {
-    async fn round(&mut self, store: Arc<dyn Store>, operations: usize) -> Result<()> {
+    pub(crate) async fn round(&mut self, store: Arc<dyn Store>, operations: usize) -> Result<()> {
         let bus = Bus::new();
         store.connect_bus(&bus);
         let jobs = Jobs::new(store.clone(), bus, Arc::new(Metrics::default()));

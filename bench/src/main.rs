@@ -12,6 +12,7 @@ mod feeds;
 mod jobs;
 mod leases;
 mod million;
+mod peers;
 mod products;
 mod report;
 mod reserve;
@@ -41,6 +42,12 @@ struct Args {
     /// Where the table is written; not written if absent.
     #[arg(long)]
     write: Option<PathBuf>,
+    /// Between which marks of that page.
+    #[arg(long, default_value = "figures")]
+    section: String,
+    /// What others use, in the same rounds: installed by name from their registries into a temporary folder.
+    #[arg(long)]
+    peers: bool,
     /// The release binary, for what is measured from outside.
     #[arg(long)]
     solely: Option<PathBuf>,
@@ -118,13 +125,16 @@ fn main() -> Result<()> {
     if wanted("start") {
         runtime.block_on(start::run(&mut report, scale, args.solely.as_deref()))?;
     }
+    if args.peers || args.names.iter().any(|name| name == "peers") {
+        runtime.block_on(peers::run(&mut report, scale))?;
+    }
     if args.names.iter().any(|name| name == "scaling") {
         let solely = enrich::binary(args.solely.as_deref())?;
         runtime.block_on(scaling::run(&mut report, scale, &solely))?;
     }
     print!("{}", report.table());
     if let Some(path) = args.write {
-        report.write(&path)?;
+        report.write(&path, &args.section)?;
     }
     Ok(())
 }

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::path::Path;
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 
 /// What was measured, over all rounds.
 struct Series {
@@ -43,6 +43,13 @@ pub(crate) enum Goal {
         mark: &'static str,
         /// The most it may be.
         most: f64,
+    },
+    /// At most what another series is.
+    AtMostOf {
+        /// The goal's number in the list.
+        mark: &'static str,
+        /// The series it is compared with.
+        limit: &'static str,
     },
     /// How it compares with a limit; the goal itself is about peers.
     Ratio {
@@ -91,6 +98,11 @@ impl Report {
                         if met { "yes" } else { "**no**" },
                     )
                 }
+                Goal::AtMostOf { mark, limit } => {
+                    let ratio = series.median() / self.median_of(limit);
+                    let met = if ratio <= 1.0 { "yes" } else { "**no**" };
+                    (format!("{mark}: ≤ {limit}"), format!("{ratio:.2}"), met)
+                }
                 Goal::Ratio { mark, limit } => {
                     let ratio = series.median() / self.median_of(limit);
                     (format!("{mark}, beside {limit}"), format!("{ratio:.2}"), "")
@@ -114,38 +126,15 @@ impl Report {
         out
     }
 
-    /// Writes the table where a page has room for it, between two marks; else the page of benchmarks.
-    pub(crate) fn write(&self, path: &Path) -> Result<()> {
-        let page = std::fs::read_to_string(path).unwrap_or_default();
-        let (begins, ends) = ("<!-- figures -->\n", "<!-- end of figures -->");
-        if let (Some((before, _)), Some((_, after))) = (page.split_once(begins), page.split_once(ends)) {
-            let text = format!("{before}{begins}\n{}\n{ends}{after}", self.table());
-            std::fs::write(path, text)?;
-            println!("wrote {}", path.display());
-            return Ok(());
-        }
-        self.write_benchmarks(path)
-    }
-
-    fn write_benchmarks(&self, path: &Path) -> Result<()> {
-        let cores = std::thread::available_parallelism().map_or(0, std::num::NonZero::get);
+    /// Writes the table where a page has room for it: between two marks, and nothing else of the page.
+    pub(crate) fn write(&self, path: &Path, section: &str) -> Result<()> {
+        let page = std::fs::read_to_string(path)?;
+        let (begins, ends) = (format!("<!-- {section} -->\n"), format!("<!-- end of {section} -->"));
+        let room = page.split_once(&begins).zip(page.split_once(&ends));
+        let ((before, _), (_, after)) =
+            room.with_context(|| format!("{} has no room for {section}", path.display()))?;
         let text = format!(
-            "# Benchmarks\n\n\
-             Made by `cargo xtask bench`; repeat it with the same command. Each figure is the median of \
-             {} rounds in which the limit and solely took turns, on a machine with {cores} cores that client \
-             and server share. The machine is noisy, so **a goal is a ratio between two medians of one run**; \
-             an absolute figure only describes.\n\n\
-             *Bare group commit* is a loop over one prepared `INSERT` on SQLite (WAL, `synchronous=FULL`), 64 rows a \
-             transaction into a plain table: the same row as a job's, its id and its unique key, and nothing else; no \
-             queue, no channel, no index to claim by, no fence. solely's \
-             figures go through its library interface, one awaited call an operation, with every index, fence and \
-             answer. *Row writes* are rows of tables; entries of indexes are not counted on either side.\n\n\
-             *Bare PostgreSQL* is a loop over prepared statements of 32 rows on each of two connections, so that as many \
-             rows are under way as solely has callers: inserts of the same row with its unique key; claims by SKIP LOCKED and \
-             completions; updates of leases by key. The server has the settings it is installed with: every commit is \
-             durable.\n\n\
-             B12 is not a matter of time: `growth::a_million_rows_beside_it_change_nothing` counts what operations on \
-             PostgreSQL read beside ten thousand rows and beside a million.\n\n{}",
+            "{before}{begins}\nMedians of {} rounds.\n\n{}\n{ends}{after}",
             self.rounds,
             self.table()
         );

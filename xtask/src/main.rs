@@ -56,8 +56,11 @@ enum Task {
     /// Measure, and write docs/BENCHMARKS.md unless it is a quick look or a part
     Bench {
         /// What to measure, such as jobs, leases or reserve. Everything if none is named; `scaling` by itself
-        /// writes the figures of docs/SCALING.md
+        /// writes the figures of docs/SCALING.md, `peers` those of others
         names: Vec<String>,
+        /// Beside what others use, installed from their registries into a temporary folder
+        #[arg(long)]
+        peers: bool,
         /// A look, not a measurement
         #[arg(long)]
         quick: bool,
@@ -74,7 +77,7 @@ fn main() -> Result<()> {
         Task::Api => api(),
         Task::Mutate { filter } => mutate::mutate(root(), filter.as_deref().unwrap_or_default()),
         Task::Fuzz { cases } => fuzz::fuzz(root(), cases),
-        Task::Bench { names, quick } => bench(&names, quick),
+        Task::Bench { names, peers, quick } => bench(&names, peers, quick),
     }
 }
 
@@ -233,16 +236,21 @@ fn tracked_files() -> Result<Vec<PathBuf>> {
     Ok(String::from_utf8(listed.stdout)?.lines().map(PathBuf::from).filter(|file| file.is_file()).collect())
 }
 
-fn bench(names: &[String], quick: bool) -> Result<()> {
+fn bench(names: &[String], peers: bool, quick: bool) -> Result<()> {
     run(&mut cargo(&["build", "--release", "--package", "solely-cli", "--package", "solely-bench"]))?;
     let mut command = Command::new("target/release/solely-bench");
     command.args(names).args(["--solely", "target/release/solely"]);
+    if peers {
+        command.arg("--peers");
+    }
     if quick {
         command.arg("--quick");
     } else if names.is_empty() {
         command.args(["--write", "docs/BENCHMARKS.md"]);
     } else if names == ["scaling"] {
         command.args(["--write", "docs/SCALING.md"]);
+    } else if names == ["peers"] {
+        command.args(["--write", "docs/BENCHMARKS.md", "--section", "peers"]);
     }
     run(&mut command)
 }

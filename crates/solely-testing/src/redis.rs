@@ -33,6 +33,11 @@ impl RedisServer {
         Self::start_with(&[])
     }
 
+    /// Starts one that has every write on its disk before it answers.
+    pub fn start_durable() -> Self {
+        Self::start_with(&["--appendonly", "yes", "--appendfsync", "always"])
+    }
+
     /// Starts one that is spoken to with TLS alone, with a certificate and its key as PEM.
     pub fn start_encrypted(certificate: &str, key: &str) -> Self {
         let mut server = Self::new(&[]);

@@ -24,6 +24,7 @@ mod products_many;
 mod redis;
 mod reserve;
 mod reserve_many;
+mod rolling;
 mod sample;
 mod secret;
 mod server;

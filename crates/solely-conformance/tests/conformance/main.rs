@@ -8,3 +8,4 @@ mod postgres;
 mod schema;
 mod sqlite;
 mod tls;
+mod upgrade;
