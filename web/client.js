@@ -146,11 +146,12 @@ export class Connection {
     const key = keyOf(topic);
     const hearer = { hear };
     const others = topic.channel === "dashboard" ? undefined : this.#topics.get(key)?.hearers;
-    // Who joins others is told what they have been told: the server tells it to a new subscription.
-    if (others) this.#say({ v: 1, type: "unsubscribe", ...topic });
     const hearers = (others ?? new Set()).add(hearer);
     this.#topics.set(key, { topic, hearers });
-    this.#say({ v: 1, type: "subscribe", ...topic });
+    // Who joins others in a search is told what they have been told: the server tells it to a new subscription.
+    // What others hear of otherwise is not told again, and nothing of it is to be missed.
+    if (others && topic.channel === "search") this.#say({ v: 1, type: "unsubscribe", ...topic });
+    if (!others || topic.channel === "search") this.#say({ v: 1, type: "subscribe", ...topic });
     return () => {
       if (!hearers.delete(hearer) || hearers.size > 0 || this.#topics.get(key)?.hearers !== hearers) return;
       this.#topics.delete(key);

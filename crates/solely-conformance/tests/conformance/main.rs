@@ -2,6 +2,7 @@
 
 mod beside;
 mod bus;
+mod ending;
 mod gone;
 mod growth;
 mod postgres;

@@ -68,7 +68,7 @@ impl Handler for Lookups {
     fn died(&self, job: &Job, error: &str) -> Done {
         let Ok(lookup) = job.payload.parse::<Lookup>() else { return Done::default() };
         let mut done = self.done(job, &lookup, Resolved::failed(), &[], Instant::now());
-        for told in &mut done.events {
+        for told in done.events.iter_mut().chain(&mut done.otherwise) {
             told.reason = Some(error.to_owned());
         }
         done
@@ -218,7 +218,9 @@ impl Lookups {
         };
         self.enrich.inner.is_writing(key.clone(), written);
         let entry = PutEntry { key, value, lifetimes, overwrite, told: None };
-        Done { effect: Effect::PutEntries(vec![entry]), events: vec![told], ..Done::default() }
+        // Told of, too, where what may be served stays as it is.
+        let (events, otherwise) = (vec![told.clone()], vec![told]);
+        Done { effect: Effect::PutEntries(vec![entry]), events, otherwise, ..Done::default() }
     }
 }
 

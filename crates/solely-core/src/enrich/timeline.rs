@@ -2,6 +2,8 @@
 //! still to end, that it was made. The making is no event of its own: it would be a second row, written while
 //! a caller waits, that says what the job's row does.
 
+use std::collections::BTreeSet;
+
 use serde::Deserialize;
 
 use super::{WARM_PRIORITY, provider_of, subject};
@@ -42,7 +44,13 @@ struct End {
     made: Made,
 }
 
-/// The details of a making.
+/// Details that name a lookup.
+#[derive(Deserialize)]
+struct JobOf {
+    job: String,
+}
+
+/// What can be seen of a lookup.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Attributes {
@@ -65,24 +73,33 @@ pub(crate) async fn of_place(
 ) -> Result<Vec<Event>, StoreError> {
     let after = after.map_or(0, |id| id.0);
     // Behind the making of an event comes the event.
-    let (written_after, made_of) = if after < 0 { (-after - 1, -after) } else { (after, 0) };
-    let mut events = Vec::new();
+    let made_of = after.min(0).saturating_neg();
+    let written_after = if after < 0 { made_of - 1 } else { after };
+    // The live ones first: one that ends meanwhile is told of by its end.
+    let live = JobFilter { key: Some(place.clone()), live: true, limit: LIVE_MAX, ..JobFilter::default() };
+    let mut live = store.jobs(live).await?;
+    live.reverse();
+    // A lookup that was brought back, or made by an older server, has told of its making before.
+    let (mut events, mut told) = (Vec::new(), BTreeSet::new());
     if after < LIVE {
         for event in store.timeline(subject(&place), Some(EventId(written_after)), limit).await? {
-            events.extend(made_by(&event).filter(|_| event.id.0 != made_of));
+            let making = made_by(&event);
+            let is_new = job_made(making.as_ref().unwrap_or(&event)).is_none_or(|job| told.insert(job));
+            events.extend(making.filter(|_| is_new && event.id.0 != made_of));
             events.push(event);
         }
     }
-    if events.len() < limit as usize {
-        let live =
-            JobFilter { key: Some(place.clone()), live: true, limit: LIVE_MAX, ..JobFilter::default() };
-        let mut live = store.jobs(live).await?;
-        live.reverse();
-        let made = (LIVE..).zip(&live).filter(|(id, _)| *id > after);
-        events.extend(made.filter_map(|(id, job)| made_of_job(EventId(id), &place, job)));
-    }
+    let made = (LIVE..).zip(&live).filter(|(id, _)| *id > after);
+    let made = made.filter_map(|(id, job)| made_of_job(EventId(id), &place, job));
+    events.extend(made.filter(|making| job_made(making).is_none_or(|job| !told.contains(&job))));
     events.truncate(limit as usize);
     Ok(events)
+}
+
+/// The lookup whose making this tells of.
+fn job_made(event: &Event) -> Option<String> {
+    let of: JobOf = event.told.details.parse().ok()?;
+    event.told.event.ends_with("_job_enqueued").then_some(of.job)
 }
 
 /// The making of the lookup whose end this tells of.

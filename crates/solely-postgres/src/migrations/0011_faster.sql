@@ -65,16 +65,24 @@ BEGIN
                             found.fresh_until, found.stale_until, NULL::uuid, NULL::smallint, NULL::text, now_ms;
     END LOOP;
     IF apart THEN
-        -- A lookup that is live now is enough: it ends with an entry, and whoever waits reads that.
+        -- Where there was never an entry, a lookup that is live now is enough: it ends with one, and whoever waits
+        -- reads that. Where there is one that has ended, or was forgotten, the lookup may be ending without: then it is
+        -- locked first, as always when lookups are made one by one.
         FOR found IN
-            SELECT given.n::integer AS n, live.*
-              FROM unnest(spaces, job_keys, ids) WITH ORDINALITY AS given (queue, key, id, n)
+            SELECT given.n::integer AS n, live.*,
+                   EXISTS (SELECT 1 FROM entries
+                            WHERE entries.space = given.queue AND entries.key = given.place_key) AS had_entry
+              FROM unnest(spaces, keys, job_keys) WITH ORDINALITY AS given (queue, place_key, key, n)
              CROSS JOIN LATERAL (SELECT jobs.id AS live_id, jobs.state, jobs.attributes
                                    FROM jobs
                                   WHERE jobs.key = given.key AND jobs.queue = given.queue AND jobs.state <= 2
                                   LIMIT 1) AS live
              WHERE given.n <> ALL (passed)
         LOOP
+            IF found.had_entry THEN
+                apart := false;
+                CONTINUE;
+            END IF;
             passed := passed || found.n;
             -- One that finds its own job has made it, and did not hear.
             IF found.live_id <> ids[found.n] THEN
@@ -83,6 +91,8 @@ BEGIN
                                     found.attributes::json ->> 'requestId', now_ms;
             END IF;
         END LOOP;
+    END IF;
+    IF apart THEN
         -- As a rule nobody makes any of them meanwhile, and they are inserted without another look at each.
         BEGIN
             IF cardinality(passed) = 0 THEN

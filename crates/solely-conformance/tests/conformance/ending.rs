@@ -1,0 +1,50 @@
+//! A lookup that is just ending, on PostgreSQL: whoever asks for its place meanwhile waits for its end to be known.
+
+use std::time::Duration;
+
+use solely_core::enrich::{
+    Ask, Asked, AskingRequest, EnrichStore as _, NewWait, Told, Waits, entry_key, queue,
+};
+use solely_core::job::NewJob;
+use solely_postgres::{Options, PostgresStore};
+use solely_testing::fresh_database;
+use tokio_postgres::{Client, NoTls};
+
+async fn connect(url: &str) -> Client {
+    let (client, connection) = tokio_postgres::connect(url, NoTls).await.expect("connects");
+    tokio::spawn(connection);
+    client
+}
+
+fn ask(request: &str) -> Ask {
+    let job = NewJob { kind: "lookup".to_owned(), ..NewJob::new(queue("wolt"), "place") };
+    let wait = NewWait { key: entry_key("wolt", "place"), name: "Name".to_owned(), place: 0, job };
+    let ttl = Duration::from_secs(60);
+    let request = AskingRequest { id: request.to_owned(), ttl, told: Told::default() };
+    Ask { request: Some(request), waits: vec![wait] }
+}
+
+/// A refresh that fails writes nothing where there is something to be served. If that ends just then, whoever asks must
+/// not be told to wait for the refresh: it ends without an entry. They get a lookup of their own.
+#[tokio::test]
+async fn a_lookup_that_ends_without_an_entry_is_not_waited_for() {
+    let url = fresh_database();
+    let store = PostgresStore::open(&url, &Options::default()).await.expect("opens");
+    assert_eq!(store.wait(ask("first")).await.expect("asks"), Asked::Answered(vec![Waits::Made]));
+    let (worker, looks) = (connect(&url).await, connect(&url).await);
+    let ended = "INSERT INTO entries (space, key, value, version, updated_at, fresh_until, stale_until, keep_until)
+                 VALUES ('enrich:wolt', 'place', '{\"status\":\"FOUND\",\"url\":\"u\"}', 1, 1, 2, 2, 4102444800000)";
+    worker.batch_execute(ended).await.expect("was there");
+    let ending =
+        "BEGIN; UPDATE jobs SET state = 3, due_at = NULL, ends_at = 1, updated_at = 1 WHERE key = 'place'";
+    worker.batch_execute(ending).await.expect("is ending");
+    let asking = tokio::spawn(async move { store.wait(ask("second")).await });
+    let waits = "SELECT count(*) FROM pg_stat_activity
+                  WHERE datname = current_database() AND wait_event_type = 'Lock'";
+    while looks.query_one(waits, &[]).await.expect("looks").get::<_, i64>(0) == 0 {
+        assert!(!asking.is_finished(), "does not wait for the end of the lookup");
+        tokio::task::yield_now().await;
+    }
+    worker.batch_execute("COMMIT").await.expect("ends");
+    assert_eq!(asking.await.expect("asks").expect("asks"), Asked::Answered(vec![Waits::Made]));
+}
