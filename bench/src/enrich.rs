@@ -32,6 +32,8 @@ use crate::start::Server;
 
 const PLACES: usize = 10;
 const CALLERS: usize = 64;
+/// Those who ask for what is missing: as many as either way has use for.
+const MISSING_CALLERS: usize = 128;
 const BARE_HTTP: &str = "axum: the same body parsed and written";
 const BARE_REDIS: &str = "Redis: one GET per place, ten places";
 const DOCUMENT: &str = "the document's way: per place GET, SET NX, a durable INSERT";
@@ -187,14 +189,14 @@ async fn caller(stream: TcpStream, request: impl Fn() -> String, left: Arc<Atomi
     Ok(())
 }
 
-/// Requests a second of many callers at once.
-async fn calls<F>(requests: usize, one: impl Fn(usize) -> F) -> Result<f64>
+/// Requests a second of so many callers at once.
+async fn calls<F>(callers: usize, requests: usize, one: impl Fn(usize) -> F) -> Result<f64>
 where
     F: Future<Output = Result<()>> + Send + 'static,
 {
     let began = Instant::now();
     let caller = |first: usize| {
-        let mine: Vec<F> = (first..requests).step_by(CALLERS).map(&one).collect();
+        let mine: Vec<F> = (first..requests).step_by(callers).map(&one).collect();
         tokio::spawn(async move {
             for call in mine {
                 call.await?;
@@ -202,7 +204,7 @@ where
             anyhow::Ok(())
         })
     };
-    let callers: Vec<_> = (0..CALLERS).map(caller).collect();
+    let callers: Vec<_> = (0..callers).map(caller).collect();
     for caller in callers {
         caller.await??;
     }
@@ -256,7 +258,7 @@ pub(crate) async fn hits_in_redis(report: &mut Report, scale: Scale) -> Result<(
                 Ok(())
             }
         };
-        of_bare.push(calls(requests / 4, one).await?);
+        of_bare.push(calls(CALLERS, requests / 4, one).await?);
         let one = |_| {
             let (companion, keys) = (companion.clone(), keys());
             async move {
@@ -267,7 +269,7 @@ pub(crate) async fn hits_in_redis(report: &mut Report, scale: Scale) -> Result<(
                 if read.copies.iter().all(found) { Ok(()) } else { bail!("they are not all there") }
             }
         };
-        of_solely.push(calls(requests, one).await?);
+        of_solely.push(calls(CALLERS, requests, one).await?);
     }
     report.add(BARE_REDIS, "requests/s", of_bare, Goal::None);
     let goal = Goal::AtLeast { mark: "B6", limit: BARE_REDIS, times: 8.0 };
@@ -286,10 +288,10 @@ fn known() -> Resolved {
 
 pub(crate) async fn misses(report: &mut Report, scale: Scale) -> Result<()> {
     let (redis, postgres) = (RedisServer::start(), Postgres::start());
-    let requests = scale.operations / 10;
+    let requests = scale.operations / 5;
     let (mut of_document, mut of_solely) = (vec![], vec![]);
     for round in 0..scale.rounds {
-        of_document.push(the_documents_way(&redis, &postgres.database().await?, requests / 8, round).await?);
+        of_document.push(the_documents_way(&redis, &postgres.database().await?, requests / 16, round).await?);
         let store = postgres.store().await?;
         redis.ask("FLUSHALL").context("Redis answers")?;
         let (companion, metrics) = companion(&redis, &store).await?;
@@ -309,7 +311,7 @@ pub(crate) async fn misses(report: &mut Report, scale: Scale) -> Result<()> {
                 if answered.pending == PLACES { Ok(()) } else { bail!("not all of them are missing") }
             }
         };
-        of_solely.push(calls(requests, one).await?);
+        of_solely.push(calls(MISSING_CALLERS, requests, one).await?);
         companion.close().await;
         store.close().await;
     }
@@ -394,7 +396,7 @@ async fn the_documents_way(
             Ok(())
         }
     };
-    calls(requests, one).await
+    calls(MISSING_CALLERS, requests, one).await
 }
 
 /// A finder that answers when it is let.

@@ -21,7 +21,7 @@ const HOUR: Duration = Duration::from_secs(3_600);
 fn wait(place: &str, request: &str) -> NewWait {
     let mut job = NewJob::new(queue("wolt"), place);
     job.attributes = Json::of(&serde_json::json!({"requestId": request}));
-    NewWait { key: entry_key("wolt", place), name: format!("Name of {place}"), place: 0, job }
+    NewWait { key: entry_key("wolt", place), name: format!("Name of {place}"), place: 0, job, leased: false }
 }
 
 fn ask(request: &str, places: &[&str]) -> Ask {

@@ -194,6 +194,8 @@ pub struct NewWait {
     pub place: u32,
     /// The lookup, should there be none.
     pub job: NewJob,
+    /// Its lease was taken just now. It allows nothing; but as a rule nobody else looks it up then.
+    pub leased: bool,
 }
 
 /// What a request asks of the store.

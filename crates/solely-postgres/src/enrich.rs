@@ -95,6 +95,8 @@ impl WaitCalls {
             of_requests.push(of.map_or(0, |request| numbers[request.id.as_str()]));
         }
         let apart = waits.windows(2).all(|two| two[0].lookup() != two[1].lookup());
+        let doubtful = (1_i32..).zip(waits).filter(|(_, wanted)| !wanted.wait.leased);
+        let doubtful: Vec<i32> = doubtful.map(|(place, _)| place).collect();
         let told: Vec<Json> = requests.values().map(|(_, told)| Json::of(told)).collect();
         let text =
             |of: fn(&NewWait) -> &str| waits.iter().map(|wanted| of(wanted.wait)).collect::<Vec<&str>>();
@@ -103,7 +105,7 @@ impl WaitCalls {
         };
         self.0
             .read(
-                "SELECT * FROM solely_wait($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16)",
+                "SELECT * FROM solely_wait($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17)",
                 &[
                     &requests.keys().copied().collect::<Vec<&str>>(),
                     &requests.values().map(|(ttl, _)| *ttl).collect::<Vec<i64>>(),
@@ -123,6 +125,7 @@ impl WaitCalls {
                     &text(|wait| wait.job.attributes.as_str()),
                     &maybe(|wait| wait.job.trace.as_deref()),
                     &apart,
+                    &doubtful,
                     &self.0.clock.offset_ms(),
                 ],
             )

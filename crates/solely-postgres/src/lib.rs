@@ -83,6 +83,7 @@ pub struct PostgresStore {
     leases: Batcher<lease::LeaseCalls>,
     waits: Batcher<enrich::WaitCalls>,
     places: Batcher<feed::PlaceLooks>,
+    hot: reserve::hot::Hot,
     guards: Guards,
     /// How to make the connection for wake-ups.
     wire: (tokio_postgres::Config, Tls),
@@ -124,6 +125,7 @@ impl PostgresStore {
             waits: Batcher::new(enrich::WaitCalls(work.clone()), LANES),
             places: Batcher::new(feed::PlaceLooks(work.clone()), LANES),
             work,
+            hot: reserve::hot::Hot::default(),
             guards: options.guards,
             wire: (config, tls),
             closed: CancellationToken::new(),

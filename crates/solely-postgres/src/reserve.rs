@@ -10,6 +10,10 @@
 //! Holds whose time is over are read where an inventory has less left than is asked of it: one more.
 //!
 //! What is read is sent behind the lock without waiting for it: each statement sees what was committed when it runs.
+//!
+//! Who buys of an inventory that this process has just seen is decided before anything is asked, in one round trip: [`hot`].
+
+pub(crate) mod hot;
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -43,16 +47,22 @@ impl ReserveStore for PostgresStore {
         if !rules.guards.hold(Guard::Decrement) {
             return self.decide_on_what_was_read(&requests, &rules).await;
         }
+        if let Some(sold) = self.sell(&requests, &rules).await? {
+            return Ok(sold);
+        }
         let wanted = Wanted::of(&requests);
         let asked = Asked::of(&wanted, &rules);
-        transact!(self.work, |tx| async {
+        let (decided, books): (Vec<Decided>, Books) = transact!(self.work, |tx| async {
             let mut books = load(tx, &asked, &wanted).await?;
             waitlist::load(tx, &wanted, &requests, &mut books).await?;
             let decided = books.decide(&requests, &rules);
             write(tx, &books, true).await?;
-            Ok((decided, books.touched()))
+            Ok((decided, books))
         }
-        .await)
+        .await)?;
+        self.hot.hear(books.now());
+        self.hot.remember(&books);
+        Ok((decided, books.touched()))
     }
 
     async fn inventories(&self, filter: InventoryFilter) -> Result<Vec<InventoryView>, StoreError> {
@@ -134,6 +144,7 @@ impl ReserveStore for PostgresStore {
             )
             .await?;
         let now = rows.first().map_or(Timestamp::default(), |found| row::time(found, 0));
+        self.hot.hear(now);
         let of = |found: &Row| {
             let id = ReservationId::from_bytes(found.get::<_, Option<Uuid>>(1)?.into_bytes());
             Some((row::time(found, 2), (found.get::<_, String>(3), id)))

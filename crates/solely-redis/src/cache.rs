@@ -94,13 +94,13 @@ impl Copies for Redis {
             (read, vec![Some(Hinted::Unknown); keys.len()])
         };
         let Some(node) = topology.nodes.first() else { return unknown() };
-        let names = keys.iter().map(|key| shared.form(&key.space).name(key));
-        let names: Vec<String> = std::iter::once(node.mark.clone())
-            .chain(names)
-            .chain(wanted.iter().map(|wanted| wanted.hint.clone()))
+        let copies: Vec<String> = keys.iter().map(|key| shared.form(&key.space).name(key)).collect();
+        let hints = wanted.iter().map(|wanted| wanted.hint.as_str());
+        let names: Vec<&str> = std::iter::once(node.mark.as_str())
+            .chain(copies.iter().map(String::as_str))
+            .chain(hints)
             .collect();
-        let mut ask = Pipeline::new();
-        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        let mut ask = Pipeline::with_capacity(1);
         let step = call(&mut ask, &shared.scripts.read_or_take, &names).arg(millis(ttl));
         for wanted in wanted {
             step.arg(&wanted.owner);
@@ -109,14 +109,15 @@ impl Copies for Redis {
         let Some(Value::Array(answers)) = answers.into_iter().next() else { return unknown() };
         let mut answers = answers.into_iter();
         let mark = answers.next().unwrap_or(Value::Nil);
-        let (mut texts, mut hints) = (Vec::new(), Vec::new());
-        for (place, answer) in answers.enumerate() {
-            let Value::Array(pair) = answer else { continue };
-            let mut pair = pair.into_iter();
-            texts.push((place, pair.next().unwrap_or(Value::Nil)));
-            let (hint, owner) = (pair.next().filter(|hint| *hint != Value::Nil), &wanted[place].owner);
-            hints.push(hint.map(|hint| hinted(&hint, owner)));
-        }
+        let fence = answers.next().and_then(|fence| u64::from_redis_value(fence).ok());
+        let taken = fence.map_or(Hinted::Unknown, |fence| Hinted::Taken { fence });
+        let texts = answers.by_ref().take(keys.len()).enumerate().collect();
+        let hint = |(hint, wanted): (Value, &Wanted)| match hint {
+            Value::Nil => None,
+            Value::Int(_) => Some(taken.clone()),
+            held => Some(hinted(&held, &wanted.owner)),
+        };
+        let mut hints: Vec<Option<Hinted>> = answers.zip(wanted).map(hint).collect();
         hints.resize(keys.len(), Some(Hinted::Unknown));
         (shared.understand(&keys, [Said { connection, mark, texts }].into_iter()), hints)
     }

@@ -30,7 +30,9 @@ pub(crate) struct Scripts {
     /// Gives hints back. Keys: the hints. Arguments: owner.
     pub(crate) give_back: Script,
     /// Reads the mark and copies, and takes the hint of each that is missing. Keys: the mark, the
-    /// copies, their hints. Arguments: life in milliseconds, the owner of each hint.
+    /// copies, their hints. Arguments: life in milliseconds, the owner of each hint. Answers with the
+    /// mark, the fence, the copies, and for each its hint: none where it was not needed, 1 where it was
+    /// taken, who has it and for how long where it was not.
     pub(crate) read_or_take: Script,
 }
 
@@ -142,25 +144,26 @@ impl Scripts {
             ),
             read_or_take: with(
                 HINT,
-                "local count = (#KEYS - 1) / 2
-                 local answer = {redis.call('GET', KEYS[1])}
-                 local token = fence()
+                "local call, keys, owners, life = redis.call, KEYS, ARGV, ARGV[1]
+                 local count = (#keys - 1) / 2
+                 local mark, token = call('GET', keys[1]), fence()
+                 local answer = {mark, token}
                  -- A command has a bounded number of arguments here.
                  for from = 1, count, 500 do
                    local to = math.min(from + 499, count)
-                   local copies = redis.call('MGET', unpack(KEYS, 1 + from, 1 + to))
+                   local copies = call('MGET', unpack(keys, 1 + from, 1 + to))
                    for n = from, to do
                      local copy, hint = copies[n - from + 1], false
-                     local forgotten = copy and string.find(copy, '{\"forgotten\"', 1, true) == 1
-                     if not copy or forgotten or not answer[1] then
-                       local lock = KEYS[1 + count + n]
-                       if redis.call('SET', lock, ARGV[1 + n] .. ' ' .. token, 'NX', 'PX', ARGV[1]) then
-                         hint = {token}
+                     if not copy or not mark or string.find(copy, '{\"forgotten\"', 1, true) == 1 then
+                       local lock = keys[1 + count + n]
+                       if call('SET', lock, owners[1 + n] .. ' ' .. token, 'NX', 'PX', life) then
+                         hint = 1
                        else
-                         hint = {redis.call('GET', lock), redis.call('PTTL', lock)}
+                         hint = {call('GET', lock), call('PTTL', lock)}
                        end
                      end
-                     answer[1 + n] = {copy, hint}
+                     answer[2 + n] = copy
+                     answer[2 + count + n] = hint
                    end
                  end
                  return answer",

@@ -1,5 +1,6 @@
 //! A proxy in front of PostgreSQL that cuts connections: all of them at once, or the one that
-//! commits next, before its COMMIT arrives or between it and its answer.
+//! commits next, before its COMMIT arrives or between it and its answer. A sale, which is one
+//! statement and commits by itself, is cut as a COMMIT is.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -108,8 +109,15 @@ async fn forth(
     back: &tokio::task::JoinHandle<()>,
 ) {
     let mut buffer = [0; 8192];
+    let mut sale = None;
     while let Ok(read @ 1..) = from.read(&mut buffer).await {
-        let commit = buffer[..read].windows(6).any(|bytes| bytes == b"COMMIT");
+        let has = |text: &[u8]| buffer[..read].windows(text.len()).position(|bytes| bytes == text);
+        // A statement is sent once, with the name that it is called by from then on.
+        if let Some(at) = has(b"SELECT solely_sell(") {
+            sale = called(&buffer[..at]);
+        }
+        let sells = sale.as_ref().is_some_and(|sale| has(sale).is_some());
+        let commit = sells || has(b"COMMIT").is_some();
         let cut = if commit { next.swap(Cut::Not as u8, Ordering::SeqCst) } else { Cut::Not as u8 };
         if cut == Cut::Before as u8 {
             return;
@@ -123,4 +131,12 @@ async fn forth(
             return;
         }
     }
+}
+
+/// How the call of a statement begins whose text comes behind this: with its name between zeros.
+fn called(before: &[u8]) -> Option<Vec<u8>> {
+    let name = before.strip_suffix(&[0])?;
+    let letters = name.iter().rev().take_while(|byte| byte.is_ascii_alphanumeric()).count();
+    let name = &name[name.len() - letters..];
+    Some([&[0], name, &[0]].concat())
 }

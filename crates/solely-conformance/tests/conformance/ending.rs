@@ -16,9 +16,10 @@ async fn connect(url: &str) -> Client {
     client
 }
 
-fn ask(request: &str) -> Ask {
+/// Whether its lease was taken: then the lookup that is there is met by the unique key, and not looked for.
+fn ask(request: &str, leased: bool) -> Ask {
     let job = NewJob { kind: "lookup".to_owned(), ..NewJob::new(queue("wolt"), "place") };
-    let wait = NewWait { key: entry_key("wolt", "place"), name: "Name".to_owned(), place: 0, job };
+    let wait = NewWait { key: entry_key("wolt", "place"), name: "Name".to_owned(), place: 0, job, leased };
     let ttl = Duration::from_secs(60);
     let request = AskingRequest { id: request.to_owned(), ttl, told: Told::default() };
     Ask { request: Some(request), waits: vec![wait] }
@@ -26,11 +27,10 @@ fn ask(request: &str) -> Ask {
 
 /// A refresh that fails writes nothing where there is something to be served. If that ends just then, whoever asks must
 /// not be told to wait for the refresh: it ends without an entry. They get a lookup of their own.
-#[tokio::test]
-async fn a_lookup_that_ends_without_an_entry_is_not_waited_for() {
+async fn ends_without_an_entry(leased: bool) {
     let url = fresh_database();
     let store = PostgresStore::open(&url, &Options::default()).await.expect("opens");
-    assert_eq!(store.wait(ask("first")).await.expect("asks"), Asked::Answered(vec![Waits::Made]));
+    assert_eq!(store.wait(ask("first", leased)).await.expect("asks"), Asked::Answered(vec![Waits::Made]));
     let (worker, looks) = (connect(&url).await, connect(&url).await);
     let ended = "INSERT INTO entries (space, key, value, version, updated_at, fresh_until, stale_until, keep_until)
                  VALUES ('enrich:wolt', 'place', '{\"status\":\"FOUND\",\"url\":\"u\"}', 1, 1, 2, 2, 4102444800000)";
@@ -38,7 +38,7 @@ async fn a_lookup_that_ends_without_an_entry_is_not_waited_for() {
     let ending =
         "BEGIN; UPDATE jobs SET state = 3, due_at = NULL, ends_at = 1, updated_at = 1 WHERE key = 'place'";
     worker.batch_execute(ending).await.expect("is ending");
-    let asking = tokio::spawn(async move { store.wait(ask("second")).await });
+    let asking = tokio::spawn(async move { store.wait(ask("second", leased)).await });
     let waits = "SELECT count(*) FROM pg_stat_activity
                   WHERE datname = current_database() AND wait_event_type = 'Lock'";
     while looks.query_one(waits, &[]).await.expect("looks").get::<_, i64>(0) == 0 {
@@ -47,4 +47,14 @@ async fn a_lookup_that_ends_without_an_entry_is_not_waited_for() {
     }
     worker.batch_execute("COMMIT").await.expect("ends");
     assert_eq!(asking.await.expect("asks").expect("asks"), Asked::Answered(vec![Waits::Made]));
+}
+
+#[tokio::test]
+async fn a_lookup_that_ends_without_an_entry_is_not_waited_for() {
+    ends_without_an_entry(false).await;
+}
+
+#[tokio::test]
+async fn nor_is_one_whose_lease_another_could_take() {
+    ends_without_an_entry(true).await;
 }

@@ -5,6 +5,7 @@ mod bus;
 mod ending;
 mod gone;
 mod growth;
+mod hot;
 mod postgres;
 mod schema;
 mod sqlite;

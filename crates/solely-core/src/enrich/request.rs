@@ -322,7 +322,7 @@ impl Inner {
         if !self.guards.hold(Guard::Dedupe) {
             job.key = format!("{}#{id}", job.key);
         }
-        NewWait { key, name, place: 0, job }
+        NewWait { key, name, place: 0, job, leased: false }
     }
 
     /// Asks the store for what is missing. Answers with all that is known then.
@@ -336,10 +336,11 @@ impl Inner {
     ) -> Result<Vec<Option<Entry>>, AskError> {
         let wait = |&n: &usize| {
             let wait = self.new_wait(all[n].provider, all[n].place(), visit.job(n), from);
-            NewWait { place: u32::try_from(all[n].nth).unwrap_or(u32::MAX), ..wait }
+            let leased = matches!(visit.copied.hints[n], Some(Hinted::Taken { .. }));
+            NewWait { place: u32::try_from(all[n].nth).unwrap_or(u32::MAX), leased, ..wait }
         };
         let waits: Vec<NewWait> = missing.iter().map(wait).collect();
-        let leases = Leases::taken(&visit.copied, missing, &waits);
+        let leases = Leases::taken(&waits);
         let told = (0..all.len()).filter(|n| missing.binary_search(n).is_err());
         let told = Told(told.map(|n| (Told::name(&keys[n]), all[n].told(None))).collect());
         let request = AskingRequest { id: from.request_id.clone(), ttl: self.request_ttl, told };
@@ -516,10 +517,9 @@ impl Inner {
 struct Leases(Vec<(usize, String, String)>);
 
 impl Leases {
-    fn taken(copied: &CopiedEntries, missing: &[usize], waits: &[NewWait]) -> Self {
+    fn taken(waits: &[NewWait]) -> Self {
         let taken = |(nth, wait): (usize, &NewWait)| {
-            let taken = matches!(copied.hints[missing[nth]], Some(Hinted::Taken { .. }));
-            taken.then(|| (nth, lock_name(&wait.key), wait.job.id.to_string()))
+            wait.leased.then(|| (nth, lock_name(&wait.key), wait.job.id.to_string()))
         };
         Self(waits.iter().enumerate().filter_map(taken).collect())
     }

@@ -277,6 +277,15 @@ impl Books {
         sorted(rows, |(row, _)| row.id.clone())
     }
 
+    /// Inventories as they are once all this is written.
+    pub fn items_written(&self) -> impl Iterator<Item = Inventory> {
+        let changed: HashSet<&str> = self.changed_items().iter().map(|(item, _)| item.id.as_str()).collect();
+        self.items.values().map(move |kept| {
+            let version = kept.now.version + u64::from(changed.contains(kept.now.id.as_str()));
+            Inventory { version, ..kept.now.clone() }
+        })
+    }
+
     /// Reservations to be inserted.
     pub fn new_reservations(&self) -> Vec<&Reservation> {
         sorted(new(&self.reservations), |row| row.id)

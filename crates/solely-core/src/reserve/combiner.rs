@@ -6,11 +6,13 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::future::Future;
+use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use futures::FutureExt as _;
 use tokio::sync::{Semaphore, oneshot};
 
 use super::operation::{Decided, Request};
@@ -132,7 +134,7 @@ impl Inner {
             let (requests, callers): (Vec<Request>, Vec<_>) =
                 batch.into_iter().map(|waiting| (waiting.request, waiting.caller)).unzip();
             // A batch that panics is its callers' loss, and nobody else's.
-            match tokio::spawn((self.run)(name.clone(), requests)).await {
+            match AssertUnwindSafe((self.run)(name.clone(), requests)).catch_unwind().await {
                 Ok(Ok(decided)) => {
                     for (caller, decided) in callers.into_iter().zip(decided) {
                         let _ = caller.send(Ok(decided));

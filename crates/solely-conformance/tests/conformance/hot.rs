@@ -1,0 +1,336 @@
+//! What PostgreSQL sells without reading: it is as it would be if it had been read.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use solely_core::check::CheckStore as _;
+use solely_core::clock::Timestamp;
+use solely_core::event::EventStore as _;
+use solely_core::queue::{JobFilter, QueueStore as _};
+use solely_core::reserve::pricing::{Pricing, Step};
+use solely_core::reserve::{
+    BoxType, Change, Decided, HoldTimes, IdempotencyKey, Merchant, NewInventory, NewReservation, NewWait,
+    Operation, Refusal, Request, Reservation, ReservationFilter, ReserveStore as _, Rules, Verdict,
+    pickup_code, subject_of, window::Window,
+};
+use solely_core::{Clock, ReservationId, WaitId};
+use solely_postgres::{Options, PostgresStore};
+use solely_testing::fresh_database;
+use tokio_postgres::{Client, NoTls};
+
+const TIMES: HoldTimes = HoldTimes {
+    usual: Duration::from_mins(20),
+    least: Duration::from_mins(15),
+    most: Duration::from_mins(30),
+    offer: Duration::from_mins(10),
+};
+
+/// A process that sells boxes, and a look at its database.
+struct Shop {
+    url: String,
+    store: Arc<PostgresStore>,
+    looks: Client,
+    rules: Arc<Rules>,
+}
+
+impl Shop {
+    async fn open() -> Self {
+        Self::open_with(|rules| rules, None).await
+    }
+
+    async fn open_with(rules: impl Fn(Rules) -> Rules, pricing: Option<Pricing>) -> Self {
+        let url = fresh_database();
+        let looks = connect(&url).await;
+        let name: String =
+            looks.query_one("SELECT current_database()::text", &[]).await.expect("looks").get(0);
+        looks
+            .batch_execute(&format!("ALTER DATABASE {name} SET track_functions = 'all'"))
+            .await
+            .expect("is set");
+        let store = Arc::new(another(&url).await);
+        let shop = Self { store, looks, rules: Arc::new(rules(Rules::new(TIMES))), url };
+        let text = str::to_owned;
+        let merchant = Merchant { id: text("m"), name: text("Bakery"), timezone: text("UTC") };
+        shop.ask(Operation::CreateMerchant(merchant)).await;
+        let box_type = BoxType { id: text("t"), merchant_id: text("m"), name: text("Box") };
+        shop.ask(Operation::CreateBoxType(box_type)).await;
+        let now = shop.now().await;
+        let made = NewInventory {
+            id: text("box"),
+            box_type_id: text("t"),
+            quantity: 10,
+            price: 450,
+            currency: text("EUR"),
+            window: Window::Instants { start: now, end: now.plus(Duration::from_mins(120)) },
+            pricing,
+        };
+        shop.ask(Operation::CreateInventory(made)).await;
+        shop
+    }
+
+    async fn now(&self) -> Timestamp {
+        self.store.lapsed(1).await.expect("reads").now
+    }
+
+    async fn decide(&self, requests: Vec<Request>) -> Vec<Decided> {
+        decide(&self.store, requests, &self.rules).await
+    }
+
+    async fn ask(&self, operation: Operation) -> Verdict {
+        self.decide(vec![Request::new(operation)]).await.remove(0).verdict
+    }
+
+    async fn buy(&self, user: &str) -> Reservation {
+        bought(self.ask(Operation::Reserve(new(user))).await)
+    }
+
+    /// How often a sale was tried without reading.
+    async fn sales(&self) -> i64 {
+        // What a connection counts is told when it is idle, or ends.
+        let calls = "SELECT coalesce(sum(calls), 0)::bigint FROM pg_stat_user_functions WHERE funcname = 'solely_sell'";
+        self.looks.query_one(calls, &[]).await.expect("looks").get(0)
+    }
+
+    async fn until_sales(&self, count: i64) {
+        while self.sales().await < count {
+            tokio::task::yield_now().await;
+        }
+    }
+
+    async fn left(&self) -> i32 {
+        self.looks.query_one("SELECT remaining FROM inventory", &[]).await.expect("looks").get(0)
+    }
+
+    async fn adds_up(&self) {
+        assert_eq!(self.store.check().await.expect("checks").violations, []);
+    }
+
+    /// Makes the function another: as it would be without a guard.
+    async fn without(&self, guard: &str) {
+        let source = "SELECT pg_get_functiondef('solely_sell'::regproc)";
+        let source: String = self.looks.query_one(source, &[]).await.expect("looks").get(0);
+        assert!(source.contains(guard), "{source}");
+        self.looks.batch_execute(&source.replace(guard, "false")).await.expect("is made");
+    }
+}
+
+async fn decide(store: &PostgresStore, requests: Vec<Request>, rules: &Arc<Rules>) -> Vec<Decided> {
+    store.decide(Arc::new(requests), rules.clone()).await.expect("decides").0
+}
+
+async fn connect(url: &str) -> Client {
+    let (client, connection) = tokio_postgres::connect(url, NoTls).await.expect("connects");
+    tokio::spawn(connection);
+    client
+}
+
+/// A process of its own.
+async fn another(url: &str) -> PostgresStore {
+    PostgresStore::open(url, &Options::default()).await.expect("opens")
+}
+
+fn new(user: &str) -> NewReservation {
+    NewReservation {
+        id: ReservationId::new(),
+        pickup_code: pickup_code(),
+        user_id: user.to_owned(),
+        inventory_id: "box".to_owned(),
+        ttl: None,
+        quantity: 1,
+        max_price: None,
+    }
+}
+
+fn bought(verdict: Verdict) -> Reservation {
+    match verdict {
+        Verdict::Reservation(reservation) => reservation,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Who buys of what was just seen is sold to by one statement, and has what anyone would have.
+#[tokio::test]
+async fn what_was_just_seen_is_sold_at_once() {
+    let shop = Shop::open().await;
+    let before = shop.now().await;
+    let held = shop.buy("a").await;
+    let three = vec![Request::new(Operation::Reserve(new("b"))), Request::new(Operation::Reserve(new("c")))];
+    for decided in shop.decide(three).await {
+        bought(decided.verdict);
+    }
+    shop.until_sales(2).await;
+    assert_eq!(shop.left().await, 7);
+    // Its time is never ahead of the store's, and not much behind.
+    let moment = Duration::from_millis(50);
+    assert!(held.reserved_at >= before.minus(moment) && held.reserved_at <= shop.now().await);
+    assert_eq!(held.expires_at, held.reserved_at.plus(TIMES.usual));
+    let filter = ReservationFilter { id: Some(held.id), limit: 1, ..Default::default() };
+    assert_eq!(shop.store.reservations(filter).await.expect("reads"), [held.clone()]);
+    let subject = subject_of(held.id);
+    let told = shop.store.timeline(subject, None, 9).await.expect("reads");
+    assert_eq!(told.iter().map(|told| told.told.event.as_str()).collect::<Vec<_>>(), ["reserve"]);
+    shop.adds_up().await;
+}
+
+/// Two processes that sell of one inventory never sell one too many, however wrong each remembers it.
+#[tokio::test]
+async fn two_processes_sell_what_there_is() {
+    let shop = Shop::open().await;
+    let other = another(&shop.url).await;
+    let mut sold = 0;
+    for n in 0..24 {
+        let store = if n % 3 == 0 { &other } else { &*shop.store };
+        let new = Request::new(Operation::Reserve(new(&format!("user-{n}"))));
+        let decided = decide(store, vec![new], &shop.rules).await.remove(0);
+        match decided.verdict {
+            Verdict::Reservation(_) => sold += 1,
+            Verdict::Refused(refusal) => assert_eq!(refusal, Refusal::BoxUnavailable),
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!((sold, shop.left().await), (10, 0));
+    shop.adds_up().await;
+}
+
+/// Without the look at the version it would be sold although it was closed meanwhile; with it, it is not.
+async fn sold_although_closed(shop: &Shop) -> bool {
+    let other = another(&shop.url).await;
+    shop.buy("first").await;
+    let closed = Change { inventory_id: "box".to_owned(), add: 0, closed: Some(true) };
+    decide(&other, vec![Request::new(Operation::Change(closed))], &shop.rules).await;
+    matches!(shop.ask(Operation::Reserve(new("late"))).await, Verdict::Reservation(_))
+}
+
+#[tokio::test]
+async fn what_changed_meanwhile_is_read_again() {
+    assert!(!sold_although_closed(&Shop::open().await).await);
+}
+
+#[tokio::test]
+async fn without_the_version_it_is_sold_as_it_was() {
+    let shop = Shop::open().await;
+    let source = "SELECT pg_get_functiondef('solely_sell'::regproc)";
+    let source: String = shop.looks.query_one(source, &[]).await.expect("looks").get(0);
+    let open = source.replace("version = as_version", "version >= as_version");
+    assert_ne!(open, source);
+    shop.looks.batch_execute(&open).await.expect("is made");
+    assert!(sold_although_closed(&shop).await);
+}
+
+/// When a reservation was made, by its row, whose sale waited for the merchant until some instant; and that instant.
+async fn made_behind_a_lock(shop: &Shop) -> (Timestamp, Timestamp) {
+    shop.buy("first").await;
+    let holder = connect(&shop.url).await;
+    holder
+        .batch_execute("BEGIN; SELECT 1 FROM merchants WHERE id = 'm' FOR NO KEY UPDATE")
+        .await
+        .expect("locks");
+    let (store, rules) = (shop.store.clone(), shop.rules.clone());
+    let buying = tokio::spawn(async move {
+        let request = Request::new(Operation::Reserve(new("waits")));
+        decide(&store, vec![request], &rules).await.remove(0)
+    });
+    let waits = "SELECT count(*) FROM pg_stat_activity
+                  WHERE datname = current_database() AND wait_event_type = 'Lock'";
+    while shop.looks.query_one(waits, &[]).await.expect("looks").get::<_, i64>(0) == 0 {
+        tokio::task::yield_now().await;
+    }
+    // Longer than what was decided is good for, on the store's own clock.
+    let waited = shop.now().await.plus(Duration::from_millis(300));
+    while shop.now().await < waited {
+        tokio::task::yield_now().await;
+    }
+    holder.batch_execute("COMMIT").await.expect("lets go");
+    (bought(buying.await.expect("buys").verdict).reserved_at, waited)
+}
+
+/// What was decided is not true for ever: whoever had to wait for the merchant is decided at the time when the wait is over.
+#[tokio::test]
+async fn a_sale_that_comes_late_is_decided_anew() {
+    let shop = Shop::open().await;
+    let (made, waited) = made_behind_a_lock(&shop).await;
+    assert!(made >= waited, "{made} is before {waited}");
+    shop.adds_up().await;
+}
+
+#[tokio::test]
+async fn without_the_time_it_would_be_sold_as_of_before() {
+    let shop = Shop::open().await;
+    shop.without("now_ms >= until_ms").await;
+    let (made, waited) = made_behind_a_lock(&shop).await;
+    assert!(made < waited, "{made} is not before {waited}");
+}
+
+/// Whoever has a reservation there is refused, and whoever asks again with a key has the same.
+#[tokio::test]
+async fn buyers_and_keys_are_known_though_nothing_is_read() {
+    let shop = Shop::open().await;
+    let keyed = |user: &str, key: &str| {
+        let key = IdempotencyKey { scope: "s".to_owned(), key: key.to_owned() };
+        let idempotency = Some((key, "digest".to_owned()));
+        Request { idempotency, ..Request::new(Operation::Reserve(new(user))) }
+    };
+    let first = bought(shop.decide(vec![keyed("a", "k")]).await.remove(0).verdict);
+    let again = shop.decide(vec![keyed("a", "k")]).await.remove(0);
+    assert!(again.replayed);
+    assert_eq!(bought(again.verdict), first);
+    // In between, others are sold to at once again.
+    for user in ["b", "c", "d", "e"] {
+        shop.buy(user).await;
+    }
+    let twice = shop.decide(vec![keyed("a", "other")]).await.remove(0);
+    assert_eq!(twice.verdict, Verdict::Refused(Refusal::ActiveReservationExists));
+    assert_eq!(shop.left().await, 5);
+    shop.adds_up().await;
+}
+
+/// Nobody passes those who wait, though they came since it was seen.
+#[tokio::test]
+async fn who_waits_is_not_passed() {
+    let shop = Shop::open().await;
+    let other = another(&shop.url).await;
+    for n in 0..10 {
+        shop.buy(&format!("user-{n}")).await;
+    }
+    let wait = WaitId::new();
+    let join = NewWait { id: wait, user_id: "patient".to_owned(), inventory_id: "box".to_owned() };
+    let joined = decide(&other, vec![Request::new(Operation::Join(join))], &shop.rules).await.remove(0);
+    assert!(matches!(joined.verdict, Verdict::Wait(_)), "{joined:?}");
+    // One box more, of which this process knows and the other does not; it is offered to who waits.
+    let more = Change { inventory_id: "box".to_owned(), add: 1, closed: None };
+    shop.ask(Operation::Change(more)).await;
+    let late = shop.ask(Operation::Reserve(new("late"))).await;
+    assert_eq!(late, Verdict::Refused(Refusal::BoxUnavailable));
+    shop.adds_up().await;
+}
+
+/// Notifications that are to be delivered are made with the sale.
+#[tokio::test]
+async fn what_is_to_be_delivered_is_made_with_it() {
+    let shop = Shop::open_with(|rules| Rules { notify: true, ..rules }, None).await;
+    let held = [shop.buy("a").await.id, shop.buy("b").await.id];
+    shop.until_sales(2).await;
+    let filter = JobFilter { queue: Some("notifications".to_owned()), limit: 9, ..JobFilter::default() };
+    let jobs = shop.store.jobs(filter).await.expect("reads");
+    let mut keys: Vec<String> = jobs.iter().map(|job| job.key.clone()).collect();
+    keys.sort();
+    assert_eq!(keys, held.map(|id| id.to_string()));
+}
+
+/// A price that falls just then is looked at when it is sold.
+#[tokio::test]
+async fn a_price_that_is_about_to_fall_is_read() {
+    let step = |at| Step { at, price: 400 };
+    let steps = vec![step(Clock::system().now().plus(Duration::from_millis(1_500)))];
+    let shop = Shop::open_with(|rules| rules, Some(Pricing::Steps { steps: steps.clone() })).await;
+    let mut paid = Vec::new();
+    for n in 0..10 {
+        while n == 9 && shop.now().await < steps[0].at {
+            tokio::task::yield_now().await;
+        }
+        let held = shop.buy(&format!("user-{n}")).await;
+        assert_eq!(held.total_amount, if held.reserved_at < steps[0].at { 450 } else { 400 });
+        paid.push(held.total_amount);
+    }
+    assert!(paid.contains(&400), "{paid:?}");
+}

@@ -1,0 +1,337 @@
+//! Selling what is hot: one round trip, and nothing is read.
+//!
+//! A process remembers an inventory as its last batch left it. The next buyers are decided on that before anything is
+//! asked, and written by one function, which takes the merchant's lock, looks at the clock, and does nothing unless the
+//! inventory still has the version that was decided on: the row decides, what is remembered only saves the reading.
+//!
+//! ```text
+//!   remembered ─▶ decide: everyone gets a box? ─▶ solely_sell ─▶ sold
+//!                       │ no                          │ not as remembered · not in time · someone waits there
+//!                       ▼                             ▼ who buys has something there · the key was used (unique indexes)
+//!                 as always: lock, read, decide, write
+//! ```
+//!
+//! *The time* of such a batch is the store's, counted on from what it said last, so never ahead of it. What is decided holds
+//! for [`GOOD_FOR`] from then on (the window does not close, the price does not change), and the function refuses what
+//! comes later: a wait for the lock, or a hold-up on the way, never makes an old decision true.
+//!
+//! *A lost answer* is read back: when that time has passed, whoever has the merchant's lock sees either the reservations,
+//! whose ids were given beforehand, or that they will never be there.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use solely_core::StoreError;
+use solely_core::clock::Timestamp;
+use solely_core::event::NewEvent;
+use solely_core::fault::Guards;
+use solely_core::job::NewJob;
+use solely_core::reserve::{
+    Books, Decided, Inventory, Operation, Request, Reservation, Rules, Touched, Verdict, Wanted,
+};
+use tokio::time::Instant;
+use tokio_postgres::Error;
+use tokio_postgres::error::SqlState;
+use tokio_postgres::types::ToSql;
+use uuid::Uuid;
+
+use super::{count, uuid};
+use crate::PostgresStore;
+use crate::error::{is_lost, store_error};
+use crate::row::{self, signed};
+use crate::transaction::{Write, transact};
+
+/// How long what was decided may be on its way.
+const GOOD_FOR: Duration = Duration::from_millis(250);
+/// Inventories that a process remembers.
+const REMEMBERED_MAX: usize = 1_024;
+/// Batches that are read for, at the most, before it is tried again with what is remembered.
+const PASSED_MAX: u32 = 64;
+/// How long a lost answer is looked for.
+const LOST_FOR: Duration = Duration::from_secs(20);
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+
+/// Inventories as their last batch left them, and what time it is.
+#[derive(Default)]
+pub(crate) struct Hot {
+    items: Mutex<HashMap<String, Remembered>>,
+    clock: Mutex<Option<Heard>>,
+}
+
+struct Remembered {
+    item: Inventory,
+    /// Tries in a row that were in vain, and batches to come that are read for because of that.
+    in_vain: u32,
+    passes: u32,
+}
+
+/// A time that the store said, and when that was heard: it is that time, or a little later, at that instant.
+#[derive(Clone, Copy)]
+struct Heard {
+    now: Timestamp,
+    at: Instant,
+}
+
+impl Heard {
+    /// The store's time by now, or a little before it.
+    fn now(self) -> Timestamp {
+        self.now.plus(self.at.elapsed())
+    }
+}
+
+impl Hot {
+    fn items(&self) -> MutexGuard<'_, HashMap<String, Remembered>> {
+        self.items.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Keeps the inventories of a batch that was committed.
+    pub(crate) fn remember(&self, books: &Books) {
+        let mut items = self.items();
+        for item in books.items_written() {
+            if items.len() >= REMEMBERED_MAX && !items.contains_key(&item.id) {
+                items.clear();
+            }
+            let before = items.get(&item.id);
+            let (in_vain, passes) =
+                before.map_or((0, 0), |before| (before.in_vain, before.passes.saturating_sub(1)));
+            items.insert(item.id.clone(), Remembered { item, in_vain, passes });
+        }
+    }
+
+    /// The store has just said what time it is. Of two that were heard, neither ahead of the store's, the later is the nearer.
+    pub(crate) fn hear(&self, now: Timestamp) {
+        let (heard, mut clock) = (Heard { now, at: Instant::now() }, self.clock());
+        if clock.is_none_or(|clock| clock.now() < heard.now()) {
+            *clock = Some(heard);
+        }
+    }
+
+    fn clock(&self) -> MutexGuard<'_, Option<Heard>> {
+        self.clock.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// An inventory as it was, and what time it is, or was a moment ago.
+    fn recall(&self, item: &str) -> Option<(Inventory, Timestamp)> {
+        let now = (*self.clock())?.now();
+        let items = self.items();
+        let found = items.get(item).filter(|found| found.passes == 0)?;
+        Some((found.item.clone(), now))
+    }
+
+    /// It was as it was remembered, and has been sold of.
+    fn sold(&self, item: &str, books: &Books) {
+        self.remember(books);
+        if let Some(found) = self.items().get_mut(item) {
+            found.in_vain = 0;
+        }
+    }
+
+    /// It was not: others sell of it, too.
+    fn in_vain(&self, item: &str) {
+        if let Some(found) = self.items().get_mut(item) {
+            found.in_vain = (found.in_vain + 1).min(PASSED_MAX.ilog2());
+            found.passes = 1 << found.in_vain;
+        }
+    }
+}
+
+/// Why something was not sold.
+enum NotSold {
+    /// Nothing has happened: it is decided as always.
+    ReadFirst,
+    /// Nobody knows yet.
+    Lost,
+    /// Nothing has happened, and nothing can now.
+    Error(StoreError),
+}
+
+impl NotSold {
+    fn of(error: &Error) -> Self {
+        match error.code() {
+            Some(&SqlState::LOCK_NOT_AVAILABLE) => Self::Error(store_error(error)),
+            _ if is_lost(error) => Self::Lost,
+            _ => Self::ReadFirst,
+        }
+    }
+}
+
+impl PostgresStore {
+    /// Sells without reading, if it can be. None: nothing has happened, and it is to be decided as always.
+    pub(super) async fn sell(
+        &self,
+        requests: &[Request],
+        rules: &Rules,
+    ) -> Result<Option<(Vec<Decided>, Touched)>, StoreError> {
+        let Some(item) = one_item(requests).filter(|_| rules.guards == Guards::all()) else {
+            return Ok(None);
+        };
+        let Some((remembered, now)) = self.hot.recall(item) else { return Ok(None) };
+        let until = now.plus(GOOD_FOR);
+        let lasts = until < remembered.pickup_end && remembered.price_at(now) == remembered.price_at(until);
+        if remembered.waited || !lasts {
+            return Ok(None);
+        }
+        let mut books = Books::at(now, &Wanted::default());
+        books.item(Inventory { lapsed: 0, ..remembered.clone() });
+        let decided = books.decide(requests, rules);
+        if !decided.iter().all(|decided| matches!(decided.verdict, Verdict::Reservation(_))) {
+            return Ok(None);
+        }
+        let sale = Sale { item: &remembered, books: &books, until, rules };
+        let lapsed = match self.sell_at_once(&sale).await {
+            Ok(lapsed) => lapsed,
+            Err(NotSold::Lost) if self.was_sold(&sale).await? => 0,
+            Err(NotSold::Lost | NotSold::ReadFirst) => {
+                self.hot.in_vain(item);
+                return Ok(None);
+            }
+            Err(NotSold::Error(error)) => return Err(error),
+        };
+        self.hot.sold(item, &books);
+        let mut touched = books.touched();
+        for (_, free) in &mut touched.items {
+            *free += lapsed;
+        }
+        Ok(Some((decided, touched)))
+    }
+
+    /// The units of holds whose time is over, which can be had, too.
+    async fn sell_at_once(&self, sale: &Sale<'_>) -> Result<u32, NotSold> {
+        let session = self.work.session().await.map_err(NotSold::Error)?;
+        let sold = async {
+            let jobs = sale.books.new_jobs();
+            let write = sale.write(&jobs, self.work.clock.offset_ms());
+            let statement = session.prepare_cached(&write.sql).await?;
+            session.query_one(&statement, &write.values()).await
+        };
+        match self.work.within(sold).await {
+            Some(Ok(row)) => {
+                session.give_back();
+                let said: Vec<i64> = row.get(0);
+                let now = said.first().map_or(Timestamp::default(), |now| Timestamp::from_millis(*now));
+                if now < sale.books.now() {
+                    // The store's clock was set back.
+                    *self.hot.clock() = None;
+                }
+                self.hot.hear(now);
+                said.get(1).map(|lapsed| u32::try_from(*lapsed).unwrap_or(0)).ok_or(NotSold::ReadFirst)
+            }
+            Some(Err(error)) => {
+                let not_sold = NotSold::of(&error);
+                if !matches!(not_sold, NotSold::Lost) {
+                    session.give_back();
+                }
+                Err(not_sold)
+            }
+            None => Err(NotSold::Lost),
+        }
+    }
+
+    /// What became of a sale whose answer was lost.
+    async fn was_sold(&self, sale: &Sale<'_>) -> Result<bool, StoreError> {
+        tracing::warn!(inventory = sale.item.id, "the answer to a sale was lost; reading it back");
+        let began = Instant::now();
+        while began.elapsed() < LOST_FOR {
+            match self.look_for(sale).await {
+                Ok((_, true)) => return Ok(true),
+                Ok((now, false)) if now >= sale.until => return Ok(false),
+                Ok(_) | Err(_) => tokio::time::sleep(LOOK_EVERY).await,
+            }
+        }
+        Err(StoreError::Unknown("the connection was lost while selling".to_owned()))
+    }
+
+    /// The time under the merchant's lock, and whether a sale has happened by then.
+    async fn look_for(&self, sale: &Sale<'_>) -> Result<(Timestamp, bool), StoreError> {
+        let merchants = [sale.item.merchant_id.as_str()];
+        let ids: Vec<Uuid> = sale.books.new_reservations().iter().map(|made| uuid(made.id)).collect();
+        let wait_ms = row::millis(sale.rules.lock_wait).max(1);
+        transact!(self.work, |tx| async {
+            let lock = "SELECT solely_lock_merchants($1, '{}', '{}', '{}', '{}', $2, $3)";
+            let locked = tx.one(lock, &[&merchants.as_slice(), &wait_ms, &tx.offset_ms()]).await?;
+            let found = tx.query("SELECT 1 FROM reservations WHERE id = ANY ($1)", &[&ids]).await?;
+            Ok((row::time(&locked, 0), !found.is_empty()))
+        }
+        .await)
+    }
+}
+
+/// The one inventory that all of these want to buy of, each another user with another key.
+fn one_item(requests: &[Request]) -> Option<&str> {
+    let Operation::Reserve(first) = &requests.first()?.operation else { return None };
+    let (mut users, mut keys) = (HashSet::new(), HashSet::new());
+    let apart = requests.iter().all(|request| {
+        matches!(&request.operation, Operation::Reserve(new)
+            if new.inventory_id == first.inventory_id && users.insert(&new.user_id))
+            && request.idempotency.as_ref().is_none_or(|(key, _)| keys.insert(key))
+    });
+    apart.then_some(first.inventory_id.as_str())
+}
+
+/// What is to be sold.
+struct Sale<'a> {
+    /// As it is remembered.
+    item: &'a Inventory,
+    books: &'a Books,
+    /// From this instant on it is too late.
+    until: Timestamp,
+    rules: &'a Rules,
+}
+
+type Value<'a> = Box<dyn ToSql + Sync + Send + 'a>;
+
+fn column<'a, R, V: ToSql + Sync + Send + 'a>(
+    rows: impl IntoIterator<Item = R>,
+    of: impl Fn(R) -> V,
+) -> Value<'a> {
+    Box::new(rows.into_iter().map(of).collect::<Vec<V>>())
+}
+
+impl<'a> Sale<'a> {
+    /// The call of `solely_sell`.
+    fn write(&self, jobs: &'a [NewJob], offset_ms: i64) -> Write<'a> {
+        let (books, item) = (self.books, self.item);
+        let made: Vec<&'a Reservation> = books.new_reservations();
+        // In the order of their keys, as everywhere: sales that have the same wait for each other, and not in a circle.
+        let mut keys: Vec<_> = books.new_keys().iter().collect();
+        keys.sort_by_key(|(key, _, _)| key);
+        let events: &'a [NewEvent] = books.events();
+        let job = jobs.first();
+        let values: Vec<Value<'a>> = vec![
+            Box::new(item.merchant_id.clone()),
+            Box::new(item.id.clone()),
+            Box::new(signed(item.version)),
+            Box::new(books.now().as_millis()),
+            Box::new(self.until.as_millis()),
+            Box::new(row::millis(self.rules.lock_wait).max(1)),
+            Box::new(offset_ms),
+            Box::new(made.iter().map(|row| count(row.quantity)).sum::<i32>()),
+            Box::new(item.currency.clone()),
+            column(&made, |row| uuid(row.id)),
+            column(&made, |row| row.user_id.as_str()),
+            column(&made, |row| row.pickup_code.as_str()),
+            column(&made, |row| count(row.quantity)),
+            column(&made, |row| row.total_amount),
+            column(&made, |row| row.expires_at.as_millis()),
+            column(&keys, |(key, _, _)| key.scope.as_str()),
+            column(&keys, |(key, _, _)| key.key.as_str()),
+            column(&keys, |(_, digest, _)| digest.as_str()),
+            column(&keys, |(_, _, verdict)| serde_json::to_string(verdict).unwrap_or_default()),
+            column(events, |told| told.subject.as_str()),
+            column(events, |told| told.request_id.as_deref()),
+            column(events, |told| told.details.as_str()),
+            column(events, |told| told.topic.as_deref()),
+            Box::new(job.map(|job| job.queue.as_str())),
+            Box::new(job.map(|job| job.kind.as_str())),
+            Box::new(job.map(|job| i16::from(job.priority))),
+            Box::new(job.map(|job| i32::try_from(job.max_attempts).unwrap_or(i32::MAX))),
+            Box::new(job.map(|job| job.payload.as_str())),
+            column(jobs, |job| row::uuid(job.id.as_bytes())),
+            column(jobs, |job| job.key.as_str()),
+            column(jobs, |job| job.attributes.as_str()),
+        ];
+        let places: Vec<String> = (1..=values.len()).map(|place| format!("${place}")).collect();
+        Write { sql: format!("SELECT solely_sell({})", places.join(", ")), values }
+    }
+}

@@ -1,0 +1,1 @@
+-- Fewer looks still.
