@@ -33,7 +33,7 @@ use crate::start::Server;
 const PLACES: usize = 10;
 const CALLERS: usize = 64;
 /// Those who ask for what is missing: as many as either way has use for.
-const MISSING_CALLERS: usize = 128;
+const MISSING_CALLERS: usize = 256;
 const BARE_HTTP: &str = "axum: the same body parsed and written";
 const BARE_REDIS: &str = "Redis: one GET per place, ten places";
 const DOCUMENT: &str = "the document's way: per place GET, SET NX, a durable INSERT";

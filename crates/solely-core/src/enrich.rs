@@ -259,7 +259,7 @@ pub trait EnrichStore: Send + Sync {
 }
 
 /// How a lookup is described to its handler.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Lookup {
     /// The place.
@@ -268,8 +268,24 @@ pub struct Lookup {
     /// Whose request it is.
     pub request_id: Option<String>,
     /// The entry that it refreshes: when that was written.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default)]
     pub refreshes: Option<Timestamp>,
+}
+
+/// A [`Lookup`] as it is written: what is not known takes no room in its row.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Payload<'a> {
+    place_id: &'a str,
+    name: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    city_text: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    address_text: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    request_id: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    refreshes: Option<Timestamp>,
 }
 
 /// What can be seen of a lookup from outside.
@@ -286,7 +302,14 @@ impl Lookup {
     /// The job that does it.
     pub(crate) fn job(&self, provider: &Provider, trace: Option<String>) -> NewJob {
         let mut job = NewJob::new(queue(&provider.name), self.place.place_id.clone());
-        job.payload = Json::of(self);
+        job.payload = Json::of(&Payload {
+            place_id: &self.place.place_id,
+            name: &self.place.name,
+            city_text: self.place.city_text.as_deref(),
+            address_text: self.place.address_text.as_deref(),
+            request_id: self.request_id.as_deref(),
+            refreshes: self.refreshes,
+        });
         job.attributes = Json::of(&Attributes {
             place_id: &self.place.place_id,
             name: &self.place.name,

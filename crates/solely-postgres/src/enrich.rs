@@ -30,8 +30,9 @@ impl Together for WaitCalls {
     type Request = Ask;
     type Answer = Asked;
 
+    /// A place takes less than a job of its own would: all of a request are looked at together.
     fn weight(ask: &Ask) -> usize {
-        ask.waits.len()
+        ask.waits.len().div_ceil(2)
     }
 
     /// One statement is its own transaction: there is no COMMIT to be cut off. Should its answer be lost

@@ -19,10 +19,10 @@ use solely_testing::fresh_database;
 use tokio_postgres::{Client, NoTls};
 
 const TIMES: HoldTimes = HoldTimes {
-    usual: Duration::from_mins(20),
-    least: Duration::from_mins(15),
-    most: Duration::from_mins(30),
-    offer: Duration::from_mins(10),
+    usual: Duration::from_secs(20 * 60),
+    least: Duration::from_secs(15 * 60),
+    most: Duration::from_secs(30 * 60),
+    offer: Duration::from_secs(10 * 60),
 };
 
 /// A process that sells boxes, and a look at its database.
@@ -61,7 +61,7 @@ impl Shop {
             quantity: 10,
             price: 450,
             currency: text("EUR"),
-            window: Window::Instants { start: now, end: now.plus(Duration::from_mins(120)) },
+            window: Window::Instants { start: now, end: now.plus(Duration::from_hours(2)) },
             pricing,
         };
         shop.ask(Operation::CreateInventory(made)).await;

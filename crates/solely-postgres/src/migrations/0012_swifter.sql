@@ -22,6 +22,8 @@ DECLARE
     -- Places that make no lookup: their requests are refused, or they have an entry, or a live lookup.
     passed  integer[];
     made    boolean := false;
+    -- Whether what the requests were told is remembered.
+    kept    boolean := false;
     missing record;
     found   record;
 BEGIN
@@ -113,9 +115,18 @@ BEGIN
                        AS given (id, queue, key, priority, attempts, payload, attributes, trace, n)
                  WHERE given.n <> ALL (passed);
             END IF;
+            IF cardinality(earlier) = 0 AND cardinality(passed) = 0 THEN
+                INSERT INTO entries (space, key, value, version, updated_at, fresh_until, stale_until, keep_until)
+                SELECT 'requests', asking.request, replace(asking.told, '"since":-1', '"since":' || now_ms), 1, now_ms,
+                       now_ms + asking.ttl, now_ms + asking.ttl, now_ms + asking.ttl
+                  FROM unnest(requests, ttls, told) AS asking (request, ttl, told)
+                 WHERE strpos(asking.told, '"since":-1') > 0;
+                kept := true;
+            END IF;
             made := true;
         EXCEPTION WHEN unique_violation THEN
             made := false;
+            kept := false;
         END;
     END IF;
     IF NOT made THEN
@@ -148,6 +159,9 @@ BEGIN
                 END IF;
             END LOOP;
         END IF;
+    END IF;
+    IF kept THEN
+        RETURN;
     END IF;
     IF cardinality(earlier) > 0 THEN
         -- What a request was told earlier can be asked about for as long as the request can. What is being

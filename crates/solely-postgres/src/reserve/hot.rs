@@ -257,6 +257,10 @@ impl PostgresStore {
     }
 }
 
+const SELL: &str =
+    "SELECT solely_sell($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18,
+                                       $19, $20, $21, $22, $23, $24, $25, $26, $27, $28, $29, $30, $31)";
+
 /// The one inventory that all of these want to buy of, each another user with another key.
 fn one_item(requests: &[Request]) -> Option<&str> {
     let Operation::Reserve(first) = &requests.first()?.operation else { return None };
@@ -331,7 +335,6 @@ impl<'a> Sale<'a> {
             column(jobs, |job| job.key.as_str()),
             column(jobs, |job| job.attributes.as_str()),
         ];
-        let places: Vec<String> = (1..=values.len()).map(|place| format!("${place}")).collect();
-        Write { sql: format!("SELECT solely_sell({})", places.join(", ")), values }
+        Write { sql: SELL.to_owned(), values }
     }
 }
