@@ -186,6 +186,35 @@ fn extend(id: ReservationId, ttl: Duration) -> Operation {
     Operation::Extend { id, ttl: Some(ttl) }
 }
 
+/// Boxes that are put on offer, sold and closed in one batch are all of that.
+pub async fn what_is_made_can_be_sold_in_the_same_batch(world: World) {
+    let shop = Shop::open(world).await;
+    let start = shop.now().await;
+    let made = NewInventory {
+        id: "box".to_owned(),
+        box_type_id: "type-m1".to_owned(),
+        quantity: 2,
+        price: 450,
+        currency: "EUR".to_owned(),
+        window: window::Window::Instants { start, end: start.plus(120 * MINUTE) },
+        pricing: None,
+    };
+    let closed = Change { inventory_id: "box".to_owned(), add: 0, closed: Some(true) };
+    let batch = [
+        Operation::CreateInventory(made),
+        reserve("anna", "box"),
+        Operation::Change(closed),
+        reserve("ben", "box"),
+    ];
+    let decided = shop.decide(batch.into_iter().map(Request::new).collect()).await;
+    let held = of(decided[1].verdict.clone()).expect("is reserved");
+    assert_eq!(of(decided[3].verdict.clone()), Err(Refusal::BoxUnavailable));
+    shop.adds_up().await;
+    assert_eq!(shop.reserve("ben", "box").await, Err(Refusal::BoxUnavailable));
+    shop.does(Operation::Confirm(held.id)).await.expect("is paid");
+    shop.adds_up().await;
+}
+
 /// A hold takes a box, keeps its price, and lasts as long as it says or until the window closes.
 pub async fn a_hold_takes_a_box(world: World) {
     let shop = Shop::open(world).await;

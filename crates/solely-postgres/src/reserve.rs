@@ -544,17 +544,25 @@ async fn write_new(tx: &Tx<'_>, books: &Books) -> Result<(), Error> {
         tx.execute(
             "INSERT INTO inventory (id, merchant_id, box_type_id, original, remaining, held, paid, collected, withdrawn,
                                     price, currency, pricing, pickup_start, pickup_end, closed, version)
-             VALUES ($1, $2, $3, $4, $4, 0, 0, 0, 0, $5, $6, $7, $8, $9, false, 1)",
+             VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16)",
+            // As the batch left it: some of it may have been sold since.
             &[
                 &item.id,
                 &item.merchant_id,
                 &item.box_type_id,
                 &count(item.original),
+                &count(item.remaining),
+                &count(item.held),
+                &count(item.paid),
+                &count(item.collected),
+                &count(item.withdrawn),
                 &item.price,
                 &item.currency,
                 &pricing,
                 &item.pickup_start.as_millis(),
                 &item.pickup_end.as_millis(),
+                &item.closed,
+                &signed(item.version),
             ],
         )
         .await?;
@@ -704,10 +712,12 @@ fn insert_reservations(books: &Books) -> Option<Write<'_>> {
 }
 
 fn insert_keys(books: &Books) -> Option<Write<'_>> {
-    let made = books.new_keys();
+    // In their order, so that batches that have the same wait for each other, and not in a circle.
+    let mut made: Vec<_> = books.new_keys().iter().collect();
     if made.is_empty() {
         return None;
     }
+    made.sort_by_key(|(key, _, _)| key);
     let scopes: Vec<&str> = made.iter().map(|(key, _, _)| key.scope.as_str()).collect();
     let keys: Vec<&str> = made.iter().map(|(key, _, _)| key.key.as_str()).collect();
     let digests: Vec<&str> = made.iter().map(|(_, digest, _)| digest.as_str()).collect();

@@ -259,7 +259,7 @@ impl Connections {
         Err(unknown())
     }
 
-    /// Answers from one statement outside a transaction.
+    /// Answers from one statement outside a transaction. Run again if the connection was lost, or it met another.
     pub(crate) async fn read(&self, sql: &str, values: Values<'_>) -> Result<Vec<Row>, StoreError> {
         for last in [false, true] {
             let session = self.session().await?;
@@ -274,7 +274,15 @@ impl Connections {
                 }
                 // The server may have been restarted since this connection was used last.
                 Some(Err(error)) if !last && is_lost(&error) => {}
-                Some(Err(error)) => return Err(store_error(&error)),
+                Some(Err(error)) => {
+                    let again = !last && is_collision(&error);
+                    if !is_lost(&error) {
+                        session.give_back();
+                    }
+                    if !again {
+                        return Err(store_error(&error));
+                    }
+                }
                 None => break,
             }
         }

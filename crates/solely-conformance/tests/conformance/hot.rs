@@ -61,7 +61,7 @@ impl Shop {
             quantity: 10,
             price: 450,
             currency: text("EUR"),
-            window: Window::Instants { start: now, end: now.plus(Duration::from_hours(2)) },
+            window: Window::Instants { start: now, end: now.plus(Duration::from_secs(2 * 3_600)) },
             pricing,
         };
         shop.ask(Operation::CreateInventory(made)).await;
@@ -165,7 +165,7 @@ async fn what_was_just_seen_is_sold_at_once() {
     assert!(held.reserved_at >= before.minus(moment) && held.reserved_at <= shop.now().await);
     assert_eq!(held.expires_at, held.reserved_at.plus(TIMES.usual));
     let filter = ReservationFilter { id: Some(held.id), limit: 1, ..Default::default() };
-    assert_eq!(shop.store.reservations(filter).await.expect("reads"), [held.clone()]);
+    assert_eq!(shop.store.reservations(filter).await.expect("reads"), std::slice::from_ref(&held));
     let subject = subject_of(held.id);
     let told = shop.store.timeline(subject, None, 9).await.expect("reads");
     assert_eq!(told.iter().map(|told| told.told.event.as_str()).collect::<Vec<_>>(), ["reserve"]);

@@ -67,35 +67,36 @@ BEGIN
         RETURN QUERY SELECT found.n, 1::smallint, found.value, found.version, found.updated_at,
                             found.fresh_until, found.stale_until, NULL::uuid, NULL::smallint, NULL::text, now_ms;
     END LOOP;
-    IF apart AND cardinality(doubtful) > 0 THEN
-        -- Where there was never an entry, a lookup that is live now is enough: it ends with one, and whoever waits
-        -- reads that. Where there is one that has ended, or was forgotten, the lookup may be ending without: then it is
-        -- locked first, as always when lookups are made one by one.
-        FOR found IN
-            SELECT given.n, live.*,
-                   EXISTS (SELECT 1 FROM entries
-                            WHERE entries.space = spaces[given.n] AND entries.key = keys[given.n]) AS had_entry
-              FROM unnest(doubtful) AS given (n)
-             CROSS JOIN LATERAL (SELECT jobs.id AS live_id, jobs.state, jobs.attributes
-                                   FROM jobs
-                                  WHERE jobs.key = job_keys[given.n] AND jobs.queue = spaces[given.n] AND jobs.state <= 2
-                                  LIMIT 1) AS live
-             WHERE given.n <> ALL (passed)
-        LOOP
-            IF found.had_entry THEN
-                apart := false;
-                CONTINUE;
-            END IF;
-            passed := passed || found.n;
-            -- One that finds its own job has made it, and did not hear.
-            IF found.live_id <> ids[found.n] THEN
-                RETURN QUERY SELECT found.n, 2::smallint, NULL::text, NULL::bigint, NULL::bigint, NULL::bigint,
-                                    NULL::bigint, found.live_id, found.state,
-                                    found.attributes::json ->> 'requestId', now_ms;
-            END IF;
-        END LOOP;
-    END IF;
-    IF apart THEN
+    FOR attempt IN 1..2 LOOP
+        IF apart AND cardinality(doubtful) > 0 THEN
+            -- Where there was never an entry, a lookup that is live now is enough: it ends with one, and whoever waits
+            -- reads that. Where there is one that has ended, or was forgotten, the lookup may be ending without: then it is
+            -- locked first, as always when lookups are made one by one.
+            FOR found IN
+                SELECT given.n, live.*,
+                       EXISTS (SELECT 1 FROM entries
+                                WHERE entries.space = spaces[given.n] AND entries.key = keys[given.n]) AS had_entry
+                  FROM unnest(doubtful) AS given (n)
+                 CROSS JOIN LATERAL (SELECT jobs.id AS live_id, jobs.state, jobs.attributes
+                                       FROM jobs
+                                      WHERE jobs.key = job_keys[given.n] AND jobs.queue = spaces[given.n] AND jobs.state <= 2
+                                      LIMIT 1) AS live
+                 WHERE given.n <> ALL (passed)
+            LOOP
+                IF found.had_entry THEN
+                    apart := false;
+                    CONTINUE;
+                END IF;
+                passed := passed || found.n;
+                -- One that finds its own job has made it, and did not hear.
+                IF found.live_id <> ids[found.n] THEN
+                    RETURN QUERY SELECT found.n, 2::smallint, NULL::text, NULL::bigint, NULL::bigint, NULL::bigint,
+                                        NULL::bigint, found.live_id, found.state,
+                                        found.attributes::json ->> 'requestId', now_ms;
+                END IF;
+            END LOOP;
+        END IF;
+        EXIT WHEN NOT apart;
         -- As a rule nobody makes any of them meanwhile, and they are inserted without another look at each.
         BEGIN
             IF cardinality(passed) = 0 THEN
@@ -115,7 +116,8 @@ BEGIN
                        AS given (id, queue, key, priority, attempts, payload, attributes, trace, n)
                  WHERE given.n <> ALL (passed);
             END IF;
-            IF cardinality(earlier) = 0 AND cardinality(passed) = 0 THEN
+            -- Nor are the requests known, as a rule; where one is, or was, what it was told is merged below.
+            IF attempt = 1 AND cardinality(earlier) = 0 AND cardinality(passed) = 0 THEN
                 INSERT INTO entries (space, key, value, version, updated_at, fresh_until, stale_until, keep_until)
                 SELECT 'requests', asking.request, replace(asking.told, '"since":-1', '"since":' || now_ms), 1, now_ms,
                        now_ms + asking.ttl, now_ms + asking.ttl, now_ms + asking.ttl
@@ -127,8 +129,11 @@ BEGIN
         EXCEPTION WHEN unique_violation THEN
             made := false;
             kept := false;
+            -- Whoever had a lease may have lost it since, with its Redis: all of them are looked for, once.
+            doubtful := ARRAY(SELECT generate_subscripts(ids, 1));
         END;
-    END IF;
+        EXIT WHEN made;
+    END LOOP;
     IF NOT made THEN
         SELECT array_agg(id) AS ids, array_agg(queue) AS queues, array_agg(key) AS keys,
                array_agg(priority) AS priorities, array_agg(attempt) AS attempts,
@@ -223,12 +228,8 @@ DECLARE
     now_ms bigint;
     lapsed bigint;
 BEGIN
-    -- As a rule nobody else has it.
-    PERFORM 1 FROM merchants WHERE id = merchant FOR NO KEY UPDATE SKIP LOCKED;
-    IF NOT FOUND THEN
-        PERFORM set_config('lock_timeout', wait_ms::text, true);
-        PERFORM 1 FROM merchants WHERE id = merchant FOR NO KEY UPDATE;
-    END IF;
+    PERFORM set_config('lock_timeout', wait_ms::text, true);
+    PERFORM 1 FROM merchants WHERE id = merchant FOR NO KEY UPDATE;
     now_ms := solely_now(offset_ms);
     IF now_ms < from_ms OR now_ms >= until_ms THEN
         RETURN ARRAY[now_ms];

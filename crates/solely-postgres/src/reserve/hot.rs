@@ -32,7 +32,7 @@ use solely_core::reserve::{
 };
 use tokio::time::Instant;
 use tokio_postgres::Error;
-use tokio_postgres::error::SqlState;
+use tokio_postgres::error::{DbError, Severity, SqlState};
 use tokio_postgres::types::ToSql;
 use uuid::Uuid;
 
@@ -138,7 +138,9 @@ impl Hot {
 
 /// Why something was not sold.
 enum NotSold {
-    /// Nothing has happened: it is decided as always.
+    /// Nothing has happened: it is not as it was remembered.
+    Changed,
+    /// Nothing has happened: who buys, or a key, is known there, or it could not be asked.
     ReadFirst,
     /// Nobody knows yet.
     Lost,
@@ -148,12 +150,24 @@ enum NotSold {
 
 impl NotSold {
     fn of(error: &Error) -> Self {
-        match error.code() {
-            Some(&SqlState::LOCK_NOT_AVAILABLE) => Self::Error(store_error(error)),
-            _ if is_lost(error) => Self::Lost,
-            _ => Self::ReadFirst,
+        let code = error.code().map_or("", SqlState::code);
+        if error.code() == Some(&SqlState::LOCK_NOT_AVAILABLE) {
+            Self::Error(store_error(error))
+        } else if code.starts_with("25") {
+            // It never began: this leads to a standby.
+            Self::ReadFirst
+        } else if code.starts_with("08") || ends_connection(error) || is_lost(error) {
+            Self::Lost
+        } else {
+            Self::ReadFirst
         }
     }
+}
+
+/// Whether the server ends the connection with it: what it was doing may be done.
+fn ends_connection(error: &Error) -> bool {
+    let severity = error.as_db_error().and_then(DbError::parsed_severity);
+    matches!(severity, Some(Severity::Fatal | Severity::Panic))
 }
 
 impl PostgresStore {
@@ -182,10 +196,11 @@ impl PostgresStore {
         let lapsed = match self.sell_at_once(&sale).await {
             Ok(lapsed) => lapsed,
             Err(NotSold::Lost) if self.was_sold(&sale).await? => 0,
-            Err(NotSold::Lost | NotSold::ReadFirst) => {
+            Err(NotSold::Changed) => {
                 self.hot.in_vain(item);
                 return Ok(None);
             }
+            Err(NotSold::Lost | NotSold::ReadFirst) => return Ok(None),
             Err(NotSold::Error(error)) => return Err(error),
         };
         self.hot.sold(item, &books);
@@ -199,13 +214,12 @@ impl PostgresStore {
     /// The units of holds whose time is over, which can be had, too.
     async fn sell_at_once(&self, sale: &Sale<'_>) -> Result<u32, NotSold> {
         let session = self.work.session().await.map_err(NotSold::Error)?;
-        let sold = async {
-            let jobs = sale.books.new_jobs();
-            let write = sale.write(&jobs, self.work.clock.offset_ms());
-            let statement = session.prepare_cached(&write.sql).await?;
-            session.query_one(&statement, &write.values()).await
+        let jobs = sale.books.new_jobs();
+        let write = sale.write(&jobs, self.work.clock.offset_ms());
+        let Some(Ok(statement)) = self.work.within(session.prepare_cached(&write.sql)).await else {
+            return Err(NotSold::ReadFirst);
         };
-        match self.work.within(sold).await {
+        match self.work.within(session.query_one(&statement, &write.values())).await {
             Some(Ok(row)) => {
                 session.give_back();
                 let said: Vec<i64> = row.get(0);
@@ -215,11 +229,11 @@ impl PostgresStore {
                     *self.hot.clock() = None;
                 }
                 self.hot.hear(now);
-                said.get(1).map(|lapsed| u32::try_from(*lapsed).unwrap_or(0)).ok_or(NotSold::ReadFirst)
+                said.get(1).map(|lapsed| u32::try_from(*lapsed).unwrap_or(0)).ok_or(NotSold::Changed)
             }
             Some(Err(error)) => {
                 let not_sold = NotSold::of(&error);
-                if !matches!(not_sold, NotSold::Lost) {
+                if !is_lost(&error) && !matches!(not_sold, NotSold::Lost) {
                     session.give_back();
                 }
                 Err(not_sold)
