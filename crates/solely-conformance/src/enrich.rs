@@ -6,7 +6,8 @@ use std::time::Duration;
 use futures::future::join_all;
 use solely_core::cache::{Age, EntryKey, Lifetimes, Overwrite, PutEntry};
 use solely_core::enrich::{
-    Ask, Asked, AskingRequest, NewWait, TOLD_BYTES_MAX, Told, ToldPlace, Waits, entry_key, queue, request_key,
+    Ask, Asked, AskingRequest, NewWait, TOLD_BYTES_MAX, Told, ToldPlace, Waits, ends_wait, entry_key, queue,
+    request_key,
 };
 use solely_core::event::{NewEvent, timeline};
 use solely_core::job::{JobState, NewJob};
@@ -112,6 +113,40 @@ pub async fn what_a_request_was_told_is_kept_while_it_is_used(world: World) {
     known.request.as_mut().expect("asks").told = Told([("wolt/a".to_owned(), told_now)].into());
     asked(&store, known).await;
     assert!(self::told(&store, "known").await.is_none());
+}
+
+/// A wait ends with whatever is written after what was seen, for good, and with nothing else: neither with what had ended
+/// already, nor with what was forgotten.
+pub async fn a_wait_ends_with_what_is_written_after_what_was_seen(world: World) {
+    let store = world.store();
+    let brief = Duration::from_secs(1);
+    let write = async || {
+        let lifetimes = Lifetimes { fresh: brief, stale: brief, keep: HOUR };
+        let entry = PutEntry { lifetimes, ..found("a", Overwrite::Always) };
+        store.put_entries(vec![entry]).await.expect("writes");
+    };
+    let ended = async || {
+        let since = told(&store, "r").await.expect("remembered").0["wolt/a"].since.expect("it waits");
+        let kept = store.kept_entries(vec![entry_key("wolt", "a")]).await.expect("reads").remove(0);
+        (since, kept.is_some_and(|entry| ends_wait(&entry, since)))
+    };
+    let mut waits = Vec::new();
+    for forgets in [false, true, false] {
+        asked(&store, ask("r", &["a"])).await;
+        let (since, at_once) = ended().await;
+        assert!(!at_once, "it waits for what comes");
+        write().await;
+        if forgets {
+            store.forget_entry(entry_key("wolt", "a"), HOUR, None).await.expect("forgets").expect("was there");
+        } else {
+            assert_eq!(ended().await, (since, true));
+            world.advance(brief);
+        }
+        assert_eq!(ended().await, (since, true), "it has ended, though what ended it is over");
+        waits.push(since);
+    }
+    waits.dedup();
+    assert_eq!(waits.len(), 3, "each is a wait of its own");
 }
 
 /// A request remembers what it was told, across its uses and a restart, for as long as it may.

@@ -143,7 +143,10 @@ pub struct ToldPlace {
     /// Where it was in the request.
     #[serde(rename = "n")]
     pub place: u32,
-    /// When it was told PENDING; never, if it was told what there is.
+    /// What its wait is for, if it was told PENDING: an entry that is written after this instant, which is when
+    /// the one was written that was there and could not be served. Where there was none the time is less than
+    /// zero: minus the time when it was told. So no two waits have the same, and what was being written while
+    /// the request looked ends its wait, though it is of an earlier instant than the answer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub since: Option<i64>,
 }
@@ -177,9 +180,8 @@ impl Told {
     }
 }
 
-/// Whether an entry ends the wait of someone who was told PENDING at an instant: it may be served, or
-/// was written since.
-pub(crate) fn ends_wait(entry: &Entry, since: i64) -> bool {
+/// Whether an entry ends a wait (see [`ToldPlace::since`]): it may be served, or was written since.
+pub fn ends_wait(entry: &Entry, since: i64) -> bool {
     entry.age != Age::Gone || entry.updated_at > Timestamp::from_millis(since)
 }
 

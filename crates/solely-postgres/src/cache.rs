@@ -116,14 +116,15 @@ impl CacheStore for PostgresStore {
 }
 
 impl PostgresStore {
-    /// Entries that are kept; those that were forgotten only if that is asked for.
+    /// Entries that are kept; those that were forgotten only if that is asked for, and then as gone.
     async fn kept(&self, keys: Vec<EntryKey>, forgotten: bool) -> Result<Vec<Option<Entry>>, StoreError> {
         let (spaces, names): (Vec<&str>, Vec<&str>) =
             keys.iter().map(|key| (key.space.as_str(), key.key.as_str())).unzip();
         // Each key is looked up by itself: on tables never analysed, ANY may ignore the index.
         let rows = self
             .read(
-                "SELECT value, version, updated_at, fresh_until, stale_until, now_ms, place
+                "SELECT value, version, updated_at, CASE WHEN forgotten THEN 0 ELSE fresh_until END,
+                        CASE WHEN forgotten THEN 0 ELSE stale_until END, now_ms, place
                    FROM (SELECT solely_now($3) AS now_ms) AS clock,
                         unnest($1::text[], $2::text[]) WITH ORDINALITY AS wanted (space, key, place)
                   CROSS JOIN LATERAL (SELECT * FROM entries

@@ -134,7 +134,7 @@ impl WaitCalls {
     }
 }
 
-/// Where the store puts in since when a request waits.
+/// Where the store puts in what a wait is for.
 const WAITS: i64 = -1;
 
 fn signed(number: u32) -> i32 {

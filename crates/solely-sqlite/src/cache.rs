@@ -95,7 +95,7 @@ fn changes(tx: &Tx<'_>, after: &ChangeCursor, limit: u32) -> Result<Changes, Err
     Ok(Changes { store, now: tx.now, complete_until, changes, next })
 }
 
-/// An entry that is kept; one that was forgotten only if that is asked for.
+/// An entry that is kept; one that was forgotten only if that is asked for, and then as [`Age::Gone`].
 pub(crate) fn entry(
     conn: &Connection,
     key: &EntryKey,
@@ -103,7 +103,7 @@ pub(crate) fn entry(
     forgotten: bool,
 ) -> Result<Option<Entry>, Error> {
     let mut find = conn.prepare_cached(
-        "SELECT value, version, updated_at, fresh_until, stale_until
+        "SELECT value, version, updated_at, iif(forgotten, 0, fresh_until), iif(forgotten, 0, stale_until)
            FROM entries
           WHERE space = ?1 AND key = ?2 AND keep_until > ?3 AND forgotten <= ?4",
     )?;

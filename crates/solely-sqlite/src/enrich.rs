@@ -29,14 +29,15 @@ fn wait(tx: &Tx<'_>, ask: &Ask) -> Result<Asked, Error> {
         // One that asks for nothing more is told what it asks for, and no more is remembered.
         return Ok(if ask.waits.is_empty() { Asked::Answered(Vec::new()) } else { Asked::TooMany });
     }
-    let mut answers = Vec::with_capacity(ask.waits.len());
+    let (mut answers, mut sinces) = (Vec::with_capacity(ask.waits.len()), Vec::with_capacity(ask.waits.len()));
     for wanted in &ask.waits {
-        answers.push(wait_for(tx, wanted)?);
+        let (answer, since) = wait_for(tx, wanted)?;
+        answers.push(answer);
+        sinces.push(since);
     }
     // A request of which nothing was ever pending is not remembered; one that is has all its places.
-    let waits = answers.iter().any(|answer| !matches!(answer, Waits::Resolved(_)));
-    if let (Some(request), true) = (&ask.request, waits || before.is_some()) {
-        remember(tx, request, before, ask.waits.iter().zip(&answers))?;
+    if let (Some(request), true) = (&ask.request, sinces.iter().any(Option::is_some) || before.is_some()) {
+        remember(tx, request, before, ask.waits.iter().zip(sinces))?;
     }
     Ok(Asked::Answered(answers))
 }
@@ -45,20 +46,22 @@ fn told_before(tx: &Tx<'_>, key: &EntryKey) -> Result<Option<Json>, Error> {
     Ok(cache::entry(tx.conn, key, tx.now, false)?.map(|entry| entry.value))
 }
 
-/// With one writer, a look followed by an insert is one step.
-fn wait_for(tx: &Tx<'_>, wanted: &NewWait) -> Result<Waits, Error> {
-    let entry = cache::entry(tx.conn, &wanted.key, tx.now, false)?;
-    if let Some(entry) = entry.filter(|entry| entry.age != Age::Gone) {
-        return Ok(Waits::Resolved(entry));
+/// What there is, and since when it is waited for. With one writer, a look followed by an insert is one step.
+fn wait_for(tx: &Tx<'_>, wanted: &NewWait) -> Result<(Waits, Option<i64>), Error> {
+    let seen = cache::entry(tx.conn, &wanted.key, tx.now, true)?;
+    let since = seen.as_ref().map_or(-tx.now_ms(), |entry| entry.updated_at.as_millis());
+    if let Some(entry) = seen.filter(|entry| entry.age != Age::Gone) {
+        return Ok((Waits::Resolved(entry), None));
     }
-    Ok(match job::enqueue_one(tx, &wanted.job)? {
+    let answer = match job::enqueue_one(tx, &wanted.job)? {
         Enqueued::Created => Waits::Made,
         Enqueued::Duplicate { of, .. } if of == wanted.job.id => Waits::Made,
         Enqueued::Duplicate { of, state, .. } => Waits::Known { of, state, by: asker_of(tx, of)? },
         Enqueued::Again { .. } | Enqueued::InWindow { .. } => {
             unreachable!("a lookup is no trigger and has no window")
         }
-    })
+    };
+    Ok((answer, Some(since)))
 }
 
 fn asker_of(tx: &Tx<'_>, job: JobId) -> Result<Option<String>, Error> {
@@ -71,7 +74,7 @@ fn remember<'a>(
     tx: &Tx<'_>,
     request: &AskingRequest,
     before: Option<Json>,
-    answers: impl Iterator<Item = (&'a NewWait, &'a Waits)>,
+    waits: impl Iterator<Item = (&'a NewWait, Option<i64>)>,
 ) -> Result<(), Error> {
     let mut told = before.and_then(|before| before.parse::<Told>().ok()).unwrap_or_default();
     // What it was told earlier can be asked about for as long as the request can.
@@ -80,9 +83,8 @@ fn remember<'a>(
     }
     told.add(request.told.clone());
     told.add(Told(
-        answers
-            .map(|(wanted, answer)| {
-                let since = (!matches!(answer, Waits::Resolved(_))).then(|| tx.now_ms());
+        waits
+            .map(|(wanted, since)| {
                 let (name, place) = (wanted.name.clone(), wanted.place);
                 (Told::name(&wanted.key), ToldPlace { name, place, since })
             })

@@ -30,6 +30,7 @@ const STEPS: &[Step] = &[
     Step { name: "lighter", sql: include_str!("migrations/0010_lighter.sql"), oldest_compatible: 1 },
     Step { name: "faster", sql: include_str!("migrations/0011_faster.sql"), oldest_compatible: 1 },
     Step { name: "swifter", sql: include_str!("migrations/0012_swifter.sql"), oldest_compatible: 1 },
+    Step { name: "surer", sql: include_str!("migrations/0013_surer.sql"), oldest_compatible: 1 },
 ];
 
 /// The version that this program was made for.

@@ -59,7 +59,7 @@ impl Handler for Lookups {
         let entry = entry?;
         if entry.is_some_and(|entry| self.is_done(&entry, &lookup, job)) {
             self.give_lease_back(job);
-            return Ok(self.known(job, &lookup));
+            return Ok(self.known(job, &lookup, time.began));
         }
         let (resolved, refused) = self.find(&lookup, job, &time).await?;
         Ok(self.done(job, &lookup, resolved, &refused, time.began))
@@ -168,8 +168,9 @@ impl Lookups {
         }
     }
 
-    /// There was something by the time it was looked for: nothing is written, but that it was so.
-    fn known(&self, job: &Job, lookup: &Lookup) -> Done {
+    /// There was something by the time it was looked for: nothing is written, but that it was so. Should it have
+    /// ended by now, or been forgotten, somebody may wait for this lookup: then it is one that failed.
+    fn known(&self, job: &Job, lookup: &Lookup, began: Instant) -> Done {
         let details = serde_json::json!({
             "provider": self.provider.name, "job": job.id.to_string(),
             "made": Made::of(job, lookup.refreshes.is_some()),
@@ -179,7 +180,7 @@ impl Lookups {
             .reason("already_cached")
             .details(Json::of(&details));
         told.request_id.clone_from(&lookup.request_id);
-        Done { events: vec![told], ..Done::default() }
+        Done { otherwise: vec![told], ..self.done(job, lookup, Resolved::failed(), &[], began) }
     }
 
     /// The entry, written with the end of the job. A lookup that failed replaces nothing that may be served.

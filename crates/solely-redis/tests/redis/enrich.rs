@@ -4,19 +4,24 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use solely_core::cache::{Lifetimes, Overwrite, PutEntry};
+use solely_core::commit::{Commit, Verdict};
 use solely_core::companion::Companion;
 use solely_core::config::{EnrichConfig, ProviderConfig};
 use solely_core::enrich::{
-    Asker, Enrich, EnrichParts, PlaceRef, Provider, Resolved, State, Status, Wanted, entry_key,
+    Asker, Enrich, EnrichParts, PlaceRef, Provider, Resolved, State, Status, Wanted, entry_key, queue,
 };
+use solely_core::job::{ClaimReply, ClaimRequest, Claimed};
+use solely_core::liveness::Beat;
 use solely_core::upstream::http::{HttpClient, Tls};
-use solely_core::{Json, Store};
+use solely_core::worker::{Delivery, Done};
+use solely_core::{Json, ProcessId, Store};
 use solely_postgres::PostgresStore;
 use solely_testing::{RedisServer, fresh_database};
 use std::time::Duration;
 use tokio_postgres::NoTls;
+use tokio_util::sync::CancellationToken;
 
-use crate::instance::{Instance, Setup, eventually};
+use crate::instance::{Instance, Place, Setup, eventually};
 
 fn enrich(instance: &Instance) -> (Enrich, Arc<Provider>) {
     let client = HttpClient::new(Tls::Nobody).expect("a client");
@@ -110,4 +115,48 @@ async fn a_request_costs_two_round_trips_at_most() {
     redis.ask("FLUSHALL").expect("is emptied");
     assert_eq!(ask(&enrich(&fresh), &fresh, "f").await, (0, 1));
     eventually("one statement", async || client.waits().await == 3).await;
+}
+
+/// A lookup finds that the place is known by now, and has nothing to do. It is forgotten before the lookup has ended, and
+/// somebody asks and is told to wait for it: they hear of its end.
+#[tokio::test]
+async fn a_lookup_with_nothing_to_do_leaves_nobody_waiting() {
+    let (redis, place) = (RedisServer::start(), entry_key("wolt", "p"));
+    for at in [Place::embedded(redis.url()), Place::networked(redis.url())] {
+        let instance = Instance::with(&at.store().await, &redis.url(), Setup::default()).await;
+        let (enrich, provider) = enrich(&instance);
+        let wanted = PlaceRef { place_id: "p", name: "Pizza", address: None };
+        let ask = async |request: &str| {
+            let from = Asker { request_id: request.to_owned(), trace: None };
+            let (providers, places) = (std::slice::from_ref(&provider), std::slice::from_ref(&wanted));
+            enrich.ask(&from, &Wanted { providers, places, city: None }).await.expect("answers").pending
+        };
+        assert_eq!(ask("first").await, 1);
+        let resolved = Resolved { status: Status::Found, url: Some("https://wolt.com/a".to_owned()), meta: None };
+        let long = Duration::from_secs(86_400);
+        let entry = PutEntry {
+            key: place.clone(),
+            value: Json::of(&resolved),
+            lifetimes: Lifetimes { fresh: long, stale: long, keep: long },
+            overwrite: Overwrite::Always,
+            told: None,
+        };
+        instance.cache.put(vec![entry]).await.expect("writes");
+        let process = ProcessId::random();
+        let (store, dead_after) = (&instance.store, Duration::from_secs(60));
+        store.beat(Beat { process, dead_after }).await.expect("beats");
+        let request = ClaimRequest { process, queue: queue("wolt"), limit: 1, lock: dead_after };
+        let ClaimReply::Jobs { mut jobs, .. } = store.claim(request).await.expect("claims") else { panic!() };
+        let Claimed { claim, job } = jobs.remove(0);
+        let delivery = Delivery { claim, job, stopping: CancellationToken::new() };
+        let done = enrich.queues()[0].handler.handle(&delivery).await.expect("nothing to do");
+        let Done { effect, next_jobs, events, otherwise } = done;
+        let ending = Commit { claim, verdict: Verdict::Complete, effect, next_jobs, events, otherwise };
+
+        assert!(instance.cache.forget(place.clone(), long, None).await.expect("forgets"));
+        assert_eq!(ask("second").await, 1, "it waits for the lookup");
+        instance.jobs.settle(vec![ending]).await.expect("settles").remove(0).expect("settles");
+        let recalled = enrich.recall("second").await.expect("reads").expect("is remembered");
+        assert!(matches!(recalled[0].states[0].1, State::Known { .. }), "left waiting: {recalled:?}");
+    }
 }
