@@ -20,7 +20,7 @@ use solely_core::upstream::http::{HttpClient, Tls};
 use solely_core::{Json, Store};
 use solely_redis::Redis;
 use solely_testing::{RedisServer, free_port};
-use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio_postgres::NoTls;
 
@@ -29,6 +29,7 @@ use crate::engine::Postgres;
 use crate::jobs::rate;
 use crate::report::{Goal, Report};
 use crate::start::Server;
+use crate::wire::Wire;
 
 const PLACES: usize = 10;
 const CALLERS: usize = 64;
@@ -143,48 +144,29 @@ pub(crate) async fn posts_of(
     requests: usize,
     body: impl Fn() -> String + Clone + Send + 'static,
 ) -> Result<f64> {
-    let text = move || {
-        let body = body();
-        format!(
-            "POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
-            body.len()
-        )
-    };
-    let connections = try_join_all((0..CALLERS).map(|_| TcpStream::connect(address))).await?;
+    let connections = try_join_all((0..CALLERS).map(|_| Wire::connect(address))).await?;
     let left = Arc::new(AtomicUsize::new(requests));
     let began = Instant::now();
-    let callers =
-        connections.into_iter().map(|stream| tokio::spawn(caller(stream, text.clone(), left.clone())));
+    let callers = connections
+        .into_iter()
+        .map(|wire| tokio::spawn(caller(wire, path, body.clone(), left.clone())));
     for caller in join_all(callers).await {
         caller??;
     }
     Ok(rate(requests, began.elapsed()))
 }
 
-async fn caller(stream: TcpStream, request: impl Fn() -> String, left: Arc<AtomicUsize>) -> Result<()> {
-    stream.set_nodelay(true)?;
-    let mut stream = BufReader::with_capacity(16 * 1024, stream);
-    let (mut line, mut body) = (String::new(), Vec::new());
+async fn caller(
+    mut wire: Wire,
+    path: &'static str,
+    body: impl Fn() -> String,
+    left: Arc<AtomicUsize>,
+) -> Result<()> {
     while left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1)).is_ok() {
-        stream.get_mut().write_all(request().as_bytes()).await?;
-        let mut length = 0;
-        let mut first = true;
-        loop {
-            line.clear();
-            stream.read_line(&mut line).await?;
-            if std::mem::take(&mut first) && !line.contains(" 200 ") && !line.contains(" 201 ") {
-                bail!("{line}");
-            }
-            if line.trim().is_empty() {
-                break;
-            }
-            let header = line.to_ascii_lowercase();
-            if let Some(value) = header.strip_prefix("content-length:") {
-                length = value.trim().parse()?;
-            }
+        match wire.post(path, &body()).await? {
+            (200 | 201, _) => {}
+            (status, body) => bail!("{status}: {}", String::from_utf8_lossy(body)),
         }
-        body.resize(length, 0);
-        stream.read_exact(&mut body).await?;
     }
     Ok(())
 }

@@ -13,14 +13,18 @@ mod jobs;
 mod leases;
 mod million;
 mod peers;
+mod plot;
 mod products;
 mod report;
 mod reserve;
 mod scaling;
+mod soak;
 mod start;
 mod watchers;
+mod wire;
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use anyhow::Result;
 use clap::Parser;
@@ -34,7 +38,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 /// Measures solely beside the limits of what it stands on.
 #[derive(Parser)]
 struct Args {
-    /// What to measure: jobs, leases, feeds, million, enrich-http, enrich-redis, enrich-misses, sockets, products, reserve (reserve-postgres, reserve-sqlite, reserve-http), watchers, start; scaling, which is not part of everything. Everything if none is named.
+    /// What to measure: jobs, leases, feeds, million, enrich-http, enrich-redis, enrich-misses, sockets, products, reserve (reserve-postgres, reserve-sqlite, reserve-http), watchers, start; soak and scaling, which are not part of everything. Everything if none is named.
     names: Vec<String>,
     /// Fewer, shorter rounds: a look, not a measurement.
     #[arg(long)]
@@ -48,6 +52,9 @@ struct Args {
     /// What others use, in the same rounds: installed by name from their registries into a temporary folder.
     #[arg(long)]
     peers: bool,
+    /// How long `soak` is, in seconds.
+    #[arg(long, default_value_t = 600)]
+    seconds: u64,
     /// The release binary, for what is measured from outside.
     #[arg(long)]
     solely: Option<PathBuf>,
@@ -78,6 +85,10 @@ fn main() -> Result<()> {
         && caller == "products-caller"
     {
         return runtime.block_on(products::caller(store, redis, url));
+    }
+    if args.names == ["soak"] {
+        let (length, solely) = (Duration::from_secs(args.seconds), enrich::binary(args.solely.as_deref())?);
+        return runtime.block_on(soak::run(length, &solely, args.write.as_deref()));
     }
     let mut report = Report::new(scale.rounds);
     if wanted("jobs") {

@@ -126,25 +126,25 @@ impl Report {
         out
     }
 
-    /// Writes the table where a page has room for it: between two marks, and nothing else of the page.
+    /// Writes the table where a page has room for it.
     pub(crate) fn write(&self, path: &Path, section: &str) -> Result<()> {
-        let page = std::fs::read_to_string(path)?;
-        let (begins, ends) = (format!("<!-- {section} -->\n"), format!("<!-- end of {section} -->"));
-        let room = page.split_once(&begins).zip(page.split_once(&ends));
-        let ((before, _), (_, after)) =
-            room.with_context(|| format!("{} has no room for {section}", path.display()))?;
-        let text = format!(
-            "{before}{begins}\nMedians of {} rounds.\n\n{}\n{ends}{after}",
-            self.rounds,
-            self.table()
-        );
-        std::fs::write(path, text)?;
-        println!("wrote {}", path.display());
-        Ok(())
+        write_between(path, section, &format!("Medians of {} rounds.\n\n{}", self.rounds, self.table()))
     }
 }
 
-fn number(value: f64) -> String {
+/// Writes between two marks of a page, and nothing else of it.
+pub(crate) fn write_between(path: &Path, section: &str, text: &str) -> Result<()> {
+    let page = std::fs::read_to_string(path)?;
+    let (begins, ends) = (format!("<!-- {section} -->\n"), format!("<!-- end of {section} -->"));
+    let room = page.split_once(&begins).zip(page.split_once(&ends));
+    let ((before, _), (_, after)) =
+        room.with_context(|| format!("{} has no room for {section}", path.display()))?;
+    std::fs::write(path, format!("{before}{begins}\n{text}\n{ends}{after}"))?;
+    println!("wrote {}", path.display());
+    Ok(())
+}
+
+pub(crate) fn number(value: f64) -> String {
     if value >= 100.0 {
         let whole = format!("{value:.0}");
         let mut out = String::new();

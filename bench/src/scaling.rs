@@ -76,21 +76,21 @@ pub(crate) async fn run(report: &mut Report, scale: Scale, solely: &Path) -> Res
     Ok(())
 }
 
-struct Urls<'a> {
-    database: &'a str,
-    redis: &'a str,
-    finder: &'a str,
-    plugin: &'a str,
-    feed: &'a str,
+pub(crate) struct Urls<'a> {
+    pub(crate) database: &'a str,
+    pub(crate) redis: &'a str,
+    pub(crate) finder: &'a str,
+    pub(crate) plugin: &'a str,
+    pub(crate) feed: &'a str,
 }
 
-struct World {
-    servers: Vec<Server>,
+pub(crate) struct World {
+    pub(crate) servers: Vec<Server>,
     client: reqwest::Client,
 }
 
 impl World {
-    async fn start(solely: &Path, count: usize, urls: &Urls<'_>) -> Result<Self> {
+    pub(crate) async fn start(solely: &Path, count: usize, urls: &Urls<'_>) -> Result<Self> {
         let config = format!(
             "[enrich.providers.wolt]\nenabled = true\nurl = \"{}\"\nhosts = []\nconcurrency = 16\n
              [products.plugins.tours]\nurl = \"{}\"\n
@@ -109,9 +109,14 @@ impl World {
         Ok(Self { servers, client: http::builder(Tls::Nobody).build()? })
     }
 
-    async fn post(&self, server: usize, path: &str, body: Value) -> Result<Value> {
+    pub(crate) async fn post(&self, server: usize, path: &str, body: Value) -> Result<Value> {
         let url = format!("{}{path}", self.servers[server].base());
         Ok(self.client.post(url).json(&body).send().await?.error_for_status()?.json().await?)
+    }
+
+    pub(crate) async fn text(&self, server: usize, path: &str) -> Result<String> {
+        let url = format!("{}{path}", self.servers[server].base());
+        Ok(self.client.get(url).send().await?.error_for_status()?.text().await?)
     }
 
     async fn measure(&self, operations: usize, round: usize) -> Result<[f64; WHAT.len()]> {
@@ -143,7 +148,8 @@ impl World {
         Ok(rate(share * self.servers.len(), began.elapsed()))
     }
 
-    async fn hits(&self, requests: usize) -> Result<f64> {
+    /// Has all servers know ten places.
+    pub(crate) async fn warm(&self) -> Result<()> {
         for server in 0..self.servers.len() {
             let deadline = Instant::now() + Duration::from_secs(20);
             while self.post(server, "/v1/enrich", serde_json::from_str(&ten("known", "warm"))?).await?["pending"]
@@ -155,6 +161,11 @@ impl World {
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
         }
+        Ok(())
+    }
+
+    async fn hits(&self, requests: usize) -> Result<f64> {
+        self.warm().await?;
         let body = ten("known", "req-1");
         self.spread("/v1/enrich", requests, move || body.clone()).await
     }
@@ -177,8 +188,8 @@ impl World {
         self.spread("/v1/products/search", requests, move || body.clone()).await
     }
 
-    /// Sells boxes of so many merchants, one box each.
-    async fn sale(&self, purchases: usize, merchants: usize) -> Result<f64> {
+    /// Puts boxes of so many merchants on offer, one box each, and says what the sale is called.
+    pub(crate) async fn offer(&self, merchants: usize) -> Result<String> {
         let sale = Uuid::now_v7().simple().to_string();
         for nth in 0..merchants {
             let (merchant, kind, item) =
@@ -190,6 +201,12 @@ impl World {
             let made = json!({"id": item, "boxTypeId": kind, "quantity": 1_000_000, "price": 450, "currency": "EUR", "pickupStart": window.0, "pickupEnd": window.1});
             self.post(0, "/v1/inventory", made).await?;
         }
+        Ok(sale)
+    }
+
+    /// Sells boxes of so many merchants.
+    async fn sale(&self, purchases: usize, merchants: usize) -> Result<f64> {
+        let sale = self.offer(merchants).await?;
         let next = Arc::new(AtomicUsize::new(0));
         let body = move || {
             let nth = next.fetch_add(1, Ordering::Relaxed) % merchants;
@@ -200,7 +217,7 @@ impl World {
     }
 
     /// One run, from its start to its end.
-    async fn feed(&self, records: usize) -> Result<f64> {
+    pub(crate) async fn feed(&self, records: usize) -> Result<f64> {
         let began = Instant::now();
         let run = self.post(0, "/v1/runs", json!({"source": "stones"})).await?;
         let url = format!("{}/v1/runs/{}", self.servers[0].base(), run["runId"].as_str().context("an id")?);
@@ -217,7 +234,7 @@ impl World {
 }
 
 /// Ten places, of which these are the names.
-fn ten(name: &str, request: &str) -> String {
+pub(crate) fn ten(name: &str, request: &str) -> String {
     let result = |n| json!({"placeId": format!("{name}-{n}"), "name": format!("Pizza House {n}"), "address": "1 Dizengoff St"});
     let results: Vec<Value> = (0..10).map(result).collect();
     json!({"requestId": request, "cityText": "Tel Aviv", "results": results}).to_string()

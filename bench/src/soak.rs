@@ -1,0 +1,393 @@
+//! All four systems at once for minutes, at four fifths of what they can do: latency, memory, the age of
+//! queues and what PostgreSQL keeps must be at the end what they were at the beginning.
+//!
+//! Two servers on one PostgreSQL and one Redis share two cores with everyone who asks. First each load goes as
+//! fast as it is answered, all of them at once: that is the maximum. Then requests come at four fifths of it,
+//! whether or not those before them were answered, and a latency counts from when a request should have been
+//! sent.
+
+use std::fmt::Write as _;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail, ensure};
+use serde_json::{Value, json};
+use solely_testing::RedisServer;
+use tokio::time::Instant;
+use tokio_postgres::{Client, NoTls};
+use uuid::Uuid;
+
+use crate::engine::Postgres;
+use crate::enrich::finder;
+use crate::plot::{self, Across, Line, Panel};
+use crate::report::{number, write_between};
+use crate::scaling::{Urls, World, ten};
+use crate::wire::Wire;
+
+/// How much of the maximum.
+const SHARE: f64 = 0.8;
+/// How long the maximum is looked for.
+const AT_MOST: Duration = Duration::from_secs(30);
+/// How long each look takes.
+const LOOK: Duration = Duration::from_secs(10);
+/// Connections of each load while the maximum is looked for, and afterwards.
+const CLOSED: usize = 8;
+/// See [`CLOSED`].
+const OPEN: usize = 64;
+/// Merchants whose boxes are sold.
+const MERCHANTS: usize = 32;
+/// Records of the feed.
+const RECORDS: usize = 20_000;
+
+/// What is asked, again and again.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Load {
+    Hits,
+    Misses,
+    Products,
+    Reserve,
+}
+
+const LOADS: [(Load, &str); 4] = [
+    (Load::Hits, "enrich: ten places that are known"),
+    (Load::Misses, "enrich: ten new places, until all are known"),
+    (Load::Products, "products: a search"),
+    (Load::Reserve, "reserve: a purchase, every other one cancelled"),
+];
+
+/// What became of the requests of a load.
+#[derive(Default)]
+struct Answers {
+    took_ms: Mutex<Vec<f64>>,
+}
+
+impl Answers {
+    fn add(&self, took: Duration) {
+        self.took_ms.lock().unwrap_or_else(PoisonError::into_inner).push(took.as_secs_f64() * 1_000.0);
+    }
+
+    /// All since the last time, in order.
+    fn take(&self) -> Vec<f64> {
+        let mut took = std::mem::take(&mut *self.took_ms.lock().unwrap_or_else(PoisonError::into_inner));
+        took.sort_by(f64::total_cmp);
+        took
+    }
+}
+
+/// What everyone who asks has.
+struct Town {
+    addresses: Vec<String>,
+    sale: String,
+    next: AtomicUsize,
+    stop: AtomicBool,
+}
+
+impl Town {
+    /// One request, or what belongs together.
+    async fn ask(&self, wire: &mut Wire, load: Load) -> Result<()> {
+        let nth = self.next.fetch_add(1, Ordering::Relaxed);
+        match load {
+            Load::Hits => good(wire.post("/v1/enrich", &ten("known", "hit")).await?).map(drop),
+            Load::Products => {
+                let asked = json!({"appKey": "tours", "userId": "u1"}).to_string();
+                good(wire.post("/v1/products/search", &asked).await?).map(drop)
+            }
+            Load::Misses => {
+                let name = format!("new-{nth}");
+                let mut pending = good(wire.post("/v1/enrich", &ten(&name, &name)).await?)?["pending"].clone();
+                while pending != json!(0) {
+                    tokio::time::sleep(Duration::from_millis(10)).await;
+                    pending = good(wire.get(&format!("/v1/enrich/{name}")).await?)?["pending"].clone();
+                }
+                Ok(())
+            }
+            Load::Reserve => {
+                let item = format!("b-{}-{}", self.sale, nth % MERCHANTS);
+                let asked = json!({"userId": Uuid::now_v7().to_string(), "boxInventoryId": item}).to_string();
+                let made = good(wire.post("/v1/reservations", &asked).await?)?;
+                if nth % 2 == 0 {
+                    let id = made["id"].as_str().context("an id")?;
+                    good(wire.post(&format!("/v1/reservations/{id}/cancel"), "{}").await?)?;
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// As fast as it is answered, by so many at once; how many there were.
+    async fn as_fast_as_answered(self: Arc<Self>, load: Load) -> Result<usize> {
+        let done = Arc::new(AtomicUsize::new(0));
+        let caller = |nth: usize| {
+            let (town, done) = (self.clone(), done.clone());
+            tokio::spawn(async move {
+                let mut wire = Wire::connect(&town.addresses[nth % town.addresses.len()]).await?;
+                while !town.stop.load(Ordering::Relaxed) {
+                    town.ask(&mut wire, load).await?;
+                    done.fetch_add(1, Ordering::Relaxed);
+                }
+                anyhow::Ok(())
+            })
+        };
+        for caller in (0..CLOSED).map(caller).collect::<Vec<_>>() {
+            caller.await??;
+        }
+        Ok(done.load(Ordering::Relaxed))
+    }
+
+    /// So many a second, whatever becomes of them.
+    async fn as_often(self: Arc<Self>, load: Load, rate: f64, answers: Arc<Answers>) -> Result<()> {
+        let (began, next) = (Instant::now(), Arc::new(AtomicUsize::new(0)));
+        let caller = |nth: usize| {
+            let (town, next, answers) = (self.clone(), next.clone(), answers.clone());
+            tokio::spawn(async move {
+                let mut wire = Wire::connect(&town.addresses[nth % town.addresses.len()]).await?;
+                loop {
+                    let turn = u32::try_from(next.fetch_add(1, Ordering::Relaxed))?;
+                    let due = began + Duration::from_secs_f64(f64::from(turn) / rate);
+                    tokio::time::sleep_until(due).await;
+                    if town.stop.load(Ordering::Relaxed) {
+                        return anyhow::Ok(());
+                    }
+                    town.ask(&mut wire, load).await?;
+                    answers.add(due.elapsed());
+                }
+            })
+        };
+        for caller in (0..OPEN).map(caller).collect::<Vec<_>>() {
+            caller.await??;
+        }
+        Ok(())
+    }
+}
+
+fn good((status, body): (u16, &[u8])) -> Result<Value> {
+    ensure!(matches!(status, 200 | 201), "{status}: {}", String::from_utf8_lossy(body));
+    Ok(serde_json::from_slice(body)?)
+}
+
+/// Copies the feed again and again, and rests for as much of the time as the share leaves.
+async fn copies(world: &World, town: &Town, share: f64, answers: &Answers) -> Result<()> {
+    while !town.stop.load(Ordering::Relaxed) {
+        let began = Instant::now();
+        world.feed(RECORDS).await?;
+        answers.add(began.elapsed());
+        tokio::time::sleep(began.elapsed().mul_f64(1.0 / share - 1.0)).await;
+    }
+    Ok(())
+}
+
+/// What was seen at one look.
+struct Look {
+    at: f64,
+    /// By load, and of the runs at last: how many a second, the middle and the slow end in ms.
+    loads: Vec<(f64, f64, f64)>,
+    memory_mib: f64,
+    oldest_ms: f64,
+    dead_share: f64,
+    database_mib: f64,
+}
+
+pub(crate) async fn run(length: Duration, solely: &Path, write: Option<&Path>) -> Result<()> {
+    let (postgres, redis) = (Postgres::start(), RedisServer::start());
+    let (_finder, finder_url) = finder(None).await?;
+    let (sandbox, feed_url) = crate::feeds::upstream(RECORDS).await?;
+    sandbox.set_products(json!([{"productId": "p1", "options": [{"optionId": "o1"}]}]), false);
+    let database = postgres.database().await?;
+    let urls = Urls {
+        database: &database,
+        redis: &redis.url(),
+        finder: &finder_url,
+        plugin: &feed_url.replace("/feed", "/products"),
+        feed: &feed_url,
+    };
+    let world = World::start(solely, 2, &urls).await?;
+    world.warm().await?;
+    let address = |server: &crate::start::Server| server.base().trim_start_matches("http://").to_owned();
+    let town = |sale: String| {
+        let addresses = world.servers.iter().map(address).collect();
+        Arc::new(Town { addresses, sale, next: AtomicUsize::new(0), stop: AtomicBool::new(false) })
+    };
+    let rates = maximum(&world, &town(world.offer(MERCHANTS).await?)).await?;
+    let (client, connection) = tokio_postgres::connect(&database, NoTls).await?;
+    tokio::spawn(connection);
+    until_idle(&world).await?;
+    let town = town(world.offer(MERCHANTS).await?);
+    // Places are new, also beside those of the maximum.
+    town.next.store(1 << 30, Ordering::Relaxed);
+    let looks = soak(&world, &town, &rates, length, &client).await?;
+    let text = told(&rates, &looks, length);
+    println!("{text}");
+    if let Some(page) = write {
+        write_between(page, "soak", &text)?;
+        plot::write(&page.with_file_name("soak.svg"), Across::Seconds, &panels(&looks))?;
+    }
+    Ok(())
+}
+
+/// Requests a second of each load, all of them at once, as fast as they are answered.
+async fn maximum(world: &World, town: &Arc<Town>) -> Result<Vec<f64>> {
+    let runs = Answers::default();
+    let loads = LOADS.map(|(load, _)| tokio::spawn(town.clone().as_fast_as_answered(load)));
+    let wait = async {
+        tokio::time::sleep(AT_MOST).await;
+        town.stop.store(true, Ordering::Relaxed);
+        anyhow::Ok(())
+    };
+    tokio::try_join!(wait, copies(world, town, 1.0, &runs))?;
+    let mut rates = Vec::new();
+    for load in loads {
+        rates.push(crate::jobs::rate(load.await??, AT_MOST));
+    }
+    Ok(rates)
+}
+
+/// Waits until the queues are empty.
+async fn until_idle(world: &World) -> Result<()> {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while oldest_ms(world).await? > 0.0 {
+        ensure!(Instant::now() < deadline, "the queues do not become empty");
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+    Ok(())
+}
+
+async fn soak(
+    world: &World,
+    town: &Arc<Town>,
+    rates: &[f64],
+    length: Duration,
+    client: &Client,
+) -> Result<Vec<Look>> {
+    let answers: Vec<Arc<Answers>> = (0..=LOADS.len()).map(|_| Arc::default()).collect();
+    let mut loads = tokio::task::JoinSet::new();
+    for ((load, _), (rate, answers)) in LOADS.iter().zip(rates.iter().zip(&answers)) {
+        loads.spawn(town.clone().as_often(*load, rate * SHARE, answers.clone()));
+    }
+    let looking = async {
+        let (began, mut looks) = (Instant::now(), Vec::new());
+        while began.elapsed() < length {
+            tokio::select! {
+                () = tokio::time::sleep(LOOK) => {}
+                Some(ended) = loads.join_next() => bail!("a load ended: {ended:?}"),
+            }
+            looks.push(look(world, &answers, began.elapsed(), client).await?);
+            eprint!("\r{:.0} of {:.0} s", began.elapsed().as_secs_f64(), length.as_secs_f64());
+        }
+        eprintln!();
+        town.stop.store(true, Ordering::Relaxed);
+        Ok(looks)
+    };
+    let (looks, ()) = tokio::try_join!(looking, copies(world, town, SHARE, &answers[LOADS.len()]))?;
+    while let Some(ended) = loads.join_next().await {
+        ended??;
+    }
+    Ok(looks)
+}
+
+async fn look(world: &World, answers: &[Arc<Answers>], at: Duration, client: &Client) -> Result<Look> {
+    let of = |answers: &Arc<Answers>| {
+        let took = answers.take();
+        let nth = |percent: usize| took.get(took.len() * percent / 100).copied().unwrap_or(f64::NAN);
+        (crate::jobs::rate(took.len(), LOOK), nth(50), nth(99))
+    };
+    let loads = answers.iter().map(of).collect();
+    let mut memory_mib = 0.0;
+    for server in &world.servers {
+        memory_mib += server.memory_mib()?;
+    }
+    let kept = client
+        .query_one(
+            "SELECT (sum(n_dead_tup) / greatest(sum(n_live_tup), 1))::float8,
+                    pg_database_size(current_database())::float8 / 1048576
+               FROM pg_stat_user_tables",
+            &[],
+        )
+        .await?;
+    let (dead_share, database_mib) = (kept.get(0), kept.get(1));
+    let oldest_ms = oldest_ms(world).await?;
+    Ok(Look { at: at.as_secs_f64(), loads, memory_mib, oldest_ms, dead_share, database_mib })
+}
+
+/// How long the oldest job that is due has been due.
+async fn oldest_ms(world: &World) -> Result<f64> {
+    let metrics = world.text(0, "/metrics").await?;
+    let ages = metrics.lines().filter(|line| line.starts_with("solely_queue_oldest_age_ms"));
+    Ok(ages.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).fold(0.0, f64::max))
+}
+
+/// The middle of what some looks saw.
+fn middle(looks: &[Look], of: impl Fn(&Look) -> f64) -> f64 {
+    let mut values: Vec<f64> = looks.iter().map(of).filter(|value| value.is_finite()).collect();
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
+}
+
+fn names() -> impl Iterator<Item = &'static str> {
+    LOADS.iter().map(|(_, name)| *name).chain(["feed: a run of 20,000 records"])
+}
+
+/// The first look is of what starts; then the first third beside the last.
+fn thirds(looks: &[Look]) -> (&[Look], &[Look]) {
+    let looks = &looks[1.min(looks.len())..];
+    let third = looks.len().div_ceil(3);
+    (&looks[..third], &looks[looks.len() - third..])
+}
+
+fn told(rates: &[f64], looks: &[Look], length: Duration) -> String {
+    let (first, last) = thirds(looks);
+    let mut out = format!(
+        "{:.0} minutes, two servers. Medians of looks of ten seconds: the first third, then the last.\n\n\
+         | what | at most, all at once | asked for | p50, ms | p99, ms |\n|---|---|---|---|---|\n",
+        length.as_secs_f64() / 60.0
+    );
+    for (nth, name) in names().enumerate() {
+        let both = |of: fn(&(f64, f64, f64)) -> f64| {
+            let middle = |looks| number(middle(looks, |look| of(&look.loads[nth])));
+            format!("{} → {}", middle(first), middle(last))
+        };
+        let (most, asked) = rates.get(nth).map_or_else(
+            || ("one after the other".to_owned(), "four fifths of the time".to_owned()),
+            |rate| {
+                let asked = middle(looks, |look| look.loads[nth].0);
+                (format!("{}/s", number(*rate)), format!("{}/s", number(asked)))
+            },
+        );
+        let _ = writeln!(out, "| {name} | {most} | {asked} | {} | {} |", both(|load| load.1), both(|load| load.2));
+    }
+    out.push_str("\n| what | the first third | the last | at most |\n|---|---|---|---|\n");
+    let mut row = |name: &str, unit: &str, of: fn(&Look) -> f64| {
+        let most = looks.iter().map(of).fold(0.0, f64::max);
+        let (first, last) = (number(middle(first, of)), number(middle(last, of)));
+        let _ = writeln!(out, "| {name} | {first} {unit} | {last} {unit} | {} {unit} |", number(most));
+    };
+    row("memory of both servers", "MiB", |look| look.memory_mib);
+    row("the oldest job that is due has waited", "ms", |look| look.oldest_ms);
+    row("dead rows beside live ones", "%", |look| look.dead_share * 100.0);
+    row("the database, which keeps every reservation and its events", "MiB", |look| look.database_mib);
+    out
+}
+
+fn panels(looks: &[Look]) -> Vec<Panel> {
+    let line = |name: &str, of: &dyn Fn(&Look) -> f64| {
+        let points = looks.iter().map(|look| (look.at, of(look))).filter(|(_, y)| y.is_finite());
+        Line { name: name.to_owned(), points: points.collect() }
+    };
+    let short = ["known places", "new places", "products", "purchases"];
+    let loads = |of: fn(&(f64, f64, f64)) -> f64| {
+        let lines = short.iter().enumerate();
+        lines.map(|(nth, name)| line(name, &move |look: &Look| of(&look.loads[nth]))).collect::<Vec<_>>()
+    };
+    let run_s = line("a run", &|look: &Look| look.loads[LOADS.len()].1 / 1_000.0);
+    let panel = |title: &str, lines| Panel { title: title.to_owned(), lines };
+    vec![
+        panel("requests a second", loads(|load| load.0)),
+        panel("latency, the middle, ms", loads(|load| load.1)),
+        panel("latency, 99 of 100, ms", loads(|load| load.2)),
+        panel("feed: a run of 20,000 records, s", vec![run_s]),
+        panel("memory of both servers, MiB", vec![line("memory", &|look: &Look| look.memory_mib)]),
+        panel("the oldest job that is due has waited, ms", vec![line("oldest", &|look: &Look| look.oldest_ms)]),
+        panel("dead rows beside live ones, %", vec![line("dead", &|look: &Look| look.dead_share * 100.0)]),
+    ]
+}
