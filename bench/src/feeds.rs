@@ -67,6 +67,32 @@ struct Rounds {
 
 impl Rounds {
     async fn round(&mut self, store: Arc<dyn Store>, url: &str, records: usize) -> Result<()> {
+        let site = Site::open(store, url).await?;
+        self.first.push(copied(&site.feed, &site.store, records).await?);
+        self.again.push(copied(&site.feed, &site.store, records).await?);
+        site.close().await
+    }
+}
+
+/// Records a second of a first copy of so many.
+pub(crate) async fn first_copy(store: Arc<dyn Store>, records: usize) -> Result<f64> {
+    let (_sandbox, url) = upstream(records).await?;
+    let site = Site::open(store, &url).await?;
+    let rate = copied(&site.feed, &site.store, records).await?;
+    site.close().await?;
+    Ok(rate)
+}
+
+/// A store with a worker that copies.
+struct Site {
+    store: Arc<dyn Store>,
+    feed: Feed,
+    stop: CancellationToken,
+    worker: tokio::task::JoinHandle<()>,
+}
+
+impl Site {
+    async fn open(store: Arc<dyn Store>, url: &str) -> Result<Self> {
         let bus = Bus::new();
         store.connect_bus(&bus);
         let jobs = Jobs::new(store.clone(), bus, Arc::new(Metrics::default()));
@@ -78,11 +104,13 @@ impl Rounds {
         store.beat(Beat { process, dead_after: limits::DEAD_AFTER }).await?;
         let worker = Worker { jobs, process, queues: feed.queues(), grace: Duration::from_secs(5) };
         let worker = tokio::spawn(worker.run(stop.clone()));
-        self.first.push(copied(&feed, &store, records).await?);
-        self.again.push(copied(&feed, &store, records).await?);
-        stop.cancel();
-        worker.await?;
-        store.close().await;
+        Ok(Self { store, feed, stop, worker })
+    }
+
+    async fn close(self) -> Result<()> {
+        self.stop.cancel();
+        self.worker.await?;
+        self.store.close().await;
         Ok(())
     }
 }

@@ -9,6 +9,7 @@ mod bare_postgres;
 mod engine;
 mod enrich;
 mod feeds;
+mod growth;
 mod jobs;
 mod leases;
 mod million;
@@ -38,7 +39,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 /// Measures solely beside the limits of what it stands on.
 #[derive(Parser)]
 struct Args {
-    /// What to measure: jobs, leases, feeds, million, enrich-http, enrich-redis, enrich-misses, sockets, products, reserve (reserve-postgres, reserve-sqlite, reserve-http), watchers, start; soak and scaling, which are not part of everything. Everything if none is named.
+    /// What to measure: jobs, leases, feeds, million, enrich-http, enrich-redis, enrich-misses, sockets, products, reserve (reserve-postgres, reserve-sqlite, reserve-http), watchers, start; soak, growth and scaling, which are not part of everything. Everything if none is named.
     names: Vec<String>,
     /// Fewer, shorter rounds: a look, not a measurement.
     #[arg(long)]
@@ -89,6 +90,12 @@ fn main() -> Result<()> {
     if args.names == ["soak"] {
         let (length, solely) = (Duration::from_secs(args.seconds), enrich::binary(args.solely.as_deref())?);
         return runtime.block_on(soak::run(length, &solely, args.write.as_deref()));
+    }
+    if args.names == ["growth"] {
+        let mut report = Report::new(1);
+        runtime.block_on(growth::run(&mut report, args.quick, args.write.as_deref()))?;
+        print!("{}", report.table());
+        return Ok(());
     }
     let mut report = Report::new(scale.rounds);
     if wanted("jobs") {

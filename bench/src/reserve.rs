@@ -33,7 +33,7 @@ const BARE_HTTP: &str = "axum alone: a body parsed and written back, beside rese
 const BARE: &str = "hot item, bare SQLite: 64 merged a transaction";
 
 /// What some buyers did: how many a second, and the slow end in ms.
-struct Bought {
+pub(crate) struct Bought {
     rate: f64,
     p99: f64,
 }
@@ -223,7 +223,8 @@ async fn one_statement(url: &str, connections: usize, purchases: usize) -> Resul
 }
 
 /// A store's reserve, with boxes enough.
-async fn shop(store: &Arc<dyn Store>) -> Result<Reserve> {
+/// A shop with boxes enough.
+pub(crate) async fn shop(store: &Arc<dyn Store>) -> Result<Reserve> {
     let jobs = Jobs::new(store.clone(), Bus::new(), Arc::new(Metrics::default()));
     let parts = ReserveParts { jobs, companion: None, client: None };
     let reserve = Reserve::new(parts, &ReserveConfig::default());
@@ -257,8 +258,12 @@ async fn shop(store: &Arc<dyn Store>) -> Result<Reserve> {
 
 /// Sells boxes to so many buyers at once, each purchase by another user with a key of idempotency.
 async fn sell(store: &Arc<dyn Store>, buyers_at_once: usize, purchases: usize) -> Result<Bought> {
-    let reserve = shop(store).await?;
-    buyers(vec![reserve; buyers_at_once], purchases, |reserve, _| async move {
+    buy(&shop(store).await?, buyers_at_once, purchases).await
+}
+
+/// The same, in a shop that is there.
+pub(crate) async fn buy(reserve: &Reserve, buyers_at_once: usize, purchases: usize) -> Result<Bought> {
+    buyers(vec![reserve.clone(); buyers_at_once], purchases, |reserve, _| async move {
         let id = ReservationId::new();
         let new = NewReservation {
             id,

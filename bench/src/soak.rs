@@ -40,6 +40,10 @@ const OPEN: usize = 64;
 const MERCHANTS: usize = 32;
 /// Records of the feed.
 const RECORDS: usize = 20_000;
+/// Places that are known from before: more than a server keeps in memory, so that it has as much as it ever will.
+const FILLED: usize = 400_000;
+/// Places of one request, at the most.
+const AT_ONCE: usize = 200;
 
 /// What is asked, again and again.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -209,9 +213,10 @@ pub(crate) async fn run(length: Duration, solely: &Path, write: Option<&Path>) -
         let addresses = world.servers.iter().map(address).collect();
         Arc::new(Town { addresses, sale, next: AtomicUsize::new(0), stop: AtomicBool::new(false) })
     };
-    let rates = maximum(&world, &town(world.offer(MERCHANTS).await?)).await?;
     let (client, connection) = tokio_postgres::connect(&database, NoTls).await?;
     tokio::spawn(connection);
+    fill(&world, &client).await?;
+    let rates = maximum(&world, &town(world.offer(MERCHANTS).await?)).await?;
     until_idle(&world).await?;
     let town = town(world.offer(MERCHANTS).await?);
     // Places are new, also beside those of the maximum.
@@ -222,6 +227,27 @@ pub(crate) async fn run(length: Duration, solely: &Path, write: Option<&Path>) -
     if let Some(page) = write {
         write_between(page, "soak", &text)?;
         plot::write(&page.with_file_name("soak.svg"), Across::Seconds, &panels(&looks))?;
+    }
+    Ok(())
+}
+
+/// Has every server know as many places as it can.
+async fn fill(world: &World, client: &Client) -> Result<()> {
+    let known = format!(
+        "INSERT INTO entries (space, key, value, version, updated_at, fresh_until, stale_until, keep_until)
+         SELECT 'enrich:wolt', 'filled-' || n, '{{\"status\":\"FOUND\",\"url\":\"https://wolt.com/filled-' || n || '\"}}',
+                1, now_ms, now_ms + 604800000, now_ms + 604800000, now_ms + 604800000
+           FROM generate_series(1, {FILLED}) AS n, (SELECT solely_now(0) AS now_ms) AS clock"
+    );
+    client.batch_execute(&known).await?;
+    for server in &world.servers {
+        let mut wire = Wire::connect(server.base().trim_start_matches("http://")).await?;
+        for first in (1..=FILLED).step_by(AT_ONCE) {
+            let result = |n| json!({"placeId": format!("filled-{n}"), "name": "Pizza House"});
+            let results: Vec<Value> = (first..first + AT_ONCE).map(result).collect();
+            let asked = json!({"requestId": "filled", "results": results}).to_string();
+            ensure!(good(wire.post("/v1/enrich", &asked).await?)?["pending"] == 0, "a place is not known");
+        }
     }
     Ok(())
 }

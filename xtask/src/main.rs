@@ -1,8 +1,9 @@
-//! The repository's own commands: `cargo xtask setup | fmt | test | ci | web | api | bench | mutate | fuzz`.
+//! The repository's own commands: `cargo xtask setup | fmt | test | ci | web | api | bench | count | mutate | fuzz`.
 //!
 //! `ci` is exactly what runs before a change lands, and includes `test`; both install what they
 //! need if it is missing.
 
+mod count;
 mod fuzz;
 mod mutate;
 mod web;
@@ -53,10 +54,16 @@ enum Task {
         #[arg(long, default_value_t = 400)]
         cases: u32,
     },
+    /// Count what does not depend on the machine, and compare it with bench/counts.txt
+    Count {
+        /// Write what was counted instead
+        #[arg(long)]
+        write: bool,
+    },
     /// Measure, and write docs/BENCHMARKS.md unless it is a quick look or a part
     Bench {
         /// What to measure, such as jobs, leases or reserve. Everything if none is named; `scaling` by itself
-        /// writes the figures of docs/SCALING.md, `peers` those of others
+        /// writes the figures of docs/SCALING.md, `peers` those of others, `soak` those of ten minutes at once, `growth` draws its picture
         names: Vec<String>,
         /// Beside what others use, installed from their registries into a temporary folder
         #[arg(long)]
@@ -77,13 +84,15 @@ fn main() -> Result<()> {
         Task::Api => api(),
         Task::Mutate { filter } => mutate::mutate(root(), filter.as_deref().unwrap_or_default()),
         Task::Fuzz { cases } => fuzz::fuzz(root(), cases),
+        Task::Count { write } => setup().and_then(|()| count::count(root(), write)),
         Task::Bench { names, peers, quick } => bench(&names, peers, quick),
     }
 }
 
 /// Programs that tests start, and the Debian packages that bring them.
-const NEEDED: [(&str, &str); 9] = [
+const NEEDED: [(&str, &str); 10] = [
     ("strace", "strace"),
+    ("valgrind", "valgrind"),
     ("postgres", "postgresql"),
     ("redis-server", "redis-server"),
     ("redis-cli", "redis-tools"),
@@ -170,6 +179,7 @@ fn ci() -> Result<()> {
     step("tidy", tidy)?;
     step("types", || web::types(root()))?;
     step("test", || test(None))?;
+    step("count", || count::count(root(), false))?;
     step("torture", torture)
 }
 
@@ -249,6 +259,8 @@ fn bench(names: &[String], peers: bool, quick: bool) -> Result<()> {
         command.args(["--write", "docs/BENCHMARKS.md"]);
     } else if names == ["scaling"] {
         command.args(["--write", "docs/SCALING.md"]);
+    } else if names == ["soak"] || names == ["growth"] {
+        command.args(["--write", "docs/BENCHMARKS.md"]);
     } else if names == ["peers"] {
         command.args(["--write", "docs/BENCHMARKS.md", "--section", "peers"]);
     }
