@@ -1,5 +1,5 @@
 //! What an operation takes beside ten thousand, a hundred thousand and a million rows of its kind: jobs that are due,
-//! places that are known, reservations, records. Drawn to `docs/growth.svg`.
+//! places that are known, reservations, records. Drawn to `docs/images/growth.svg`.
 //!
 //! The times are medians and shake with the machine. What does not shake, blocks and rows that are read, is counted
 //! by the test `growth::a_million_rows_beside_it_change_nothing`.
@@ -62,7 +62,7 @@ pub(crate) async fn run(report: &mut Report, quick: bool, write: Option<&Path>) 
         }
     }
     if let Some(page) = write {
-        plot::write(&page.with_file_name("growth.svg"), Across::Rows, &panels)?;
+        plot::write(&page.with_file_name("images/growth.svg"), Across::Rows, &panels)?;
     }
     Ok(())
 }
@@ -83,13 +83,13 @@ fn place(nth: usize) -> EntryKey {
 impl Site {
     async fn new(store: Arc<dyn Store>) -> Result<Self> {
         let (reserve, process) = (reserve::shop(&store).await?, ProcessId::random());
-        store.beat(Beat { process, dead_after: Duration::from_secs(3_600) }).await?;
+        store.beat(Beat { process, dead_after: Duration::from_hours(1) }).await?;
         Ok(Self { store, reserve, process, rows: 0, done: 0 })
     }
 
     async fn grow_to(&mut self, rows: usize) -> Result<()> {
         let value = Json::of(&serde_json::json!({"status": "FOUND", "url": "https://wolt.com/a"}));
-        let long = Duration::from_secs(86_400);
+        let long = Duration::from_hours(24);
         for first in (self.rows..rows).step_by(AT_ONCE) {
             let numbers = first..(first + AT_ONCE).min(rows);
             let job = |nth| NewJob { priority: 9, ..NewJob::new("growth", format!("beside-{nth}")) };
@@ -134,7 +134,7 @@ impl Site {
     async fn job(&self) -> Result<()> {
         let job = NewJob { priority: 0, ..NewJob::new("growth", format!("measured-{}", self.done)) };
         self.store.enqueue(vec![job]).await?;
-        let lock = Duration::from_secs(60);
+        let lock = Duration::from_mins(1);
         let request = ClaimRequest { process: self.process, queue: "growth".to_owned(), limit: 1, lock };
         let ClaimReply::Jobs { jobs, .. } = self.store.claim(request).await? else { bail!("is alive") };
         ensure!(jobs.len() == 1 && jobs[0].job.key.starts_with("measured"), "another job was first");

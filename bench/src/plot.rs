@@ -97,7 +97,7 @@ fn draw(svg: &mut String, panel: &Panel, across: Across, top: f64) {
         let colour = COLOURS[nth % COLOURS.len()];
         let path: Vec<String> =
             line.points.iter().map(|(x, y)| format!("{:.1},{:.1}", x_of(*x), y_of(*y))).collect();
-        let last = line.points.last().map_or(0.0, |(_, y)| *y);
+        let ends_at = line.points.last().map_or(0.0, |(_, y)| *y);
         let _ = writeln!(
             svg,
             "<polyline points=\"{}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"1.8\"/><text x=\"{:.0}\" y=\"{:.0}\" fill=\"{colour}\">{} ({})</text>",
@@ -105,7 +105,7 @@ fn draw(svg: &mut String, panel: &Panel, across: Across, top: f64) {
             WIDTH - RIGHT + 12.0,
             f64::from(u32::try_from(nth).unwrap_or_default()).mul_add(16.0, top + TOP + 8.0),
             escaped(&line.name),
-            short(last)
+            short(ends_at)
         );
     }
 }

@@ -111,7 +111,7 @@ impl Town {
                 let item = format!("b-{}-{}", self.sale, nth % MERCHANTS);
                 let asked = json!({"userId": Uuid::now_v7().to_string(), "boxInventoryId": item}).to_string();
                 let made = good(wire.post("/v1/reservations", &asked).await?)?;
-                if nth % 2 == 0 {
+                if nth.is_multiple_of(2) {
                     let id = made["id"].as_str().context("an id")?;
                     good(wire.post(&format!("/v1/reservations/{id}/cancel"), "{}").await?)?;
                 }
@@ -226,7 +226,7 @@ pub(crate) async fn run(length: Duration, solely: &Path, write: Option<&Path>) -
     println!("{text}");
     if let Some(page) = write {
         write_between(page, "soak", &text)?;
-        plot::write(&page.with_file_name("soak.svg"), Across::Seconds, &panels(&looks))?;
+        plot::write(&page.with_file_name("images/soak.svg"), Across::Seconds, &panels(&looks))?;
     }
     Ok(())
 }
@@ -271,7 +271,7 @@ async fn maximum(world: &World, town: &Arc<Town>) -> Result<Vec<f64>> {
 
 /// Waits until the queues are empty.
 async fn until_idle(world: &World) -> Result<()> {
-    let deadline = Instant::now() + Duration::from_secs(60);
+    let deadline = Instant::now() + Duration::from_mins(1);
     while oldest_ms(world).await? > 0.0 {
         ensure!(Instant::now() < deadline, "the queues do not become empty");
         tokio::time::sleep(Duration::from_millis(200)).await;

@@ -269,7 +269,7 @@ impl EnrichHit {
         let ids: Vec<String> = (0..10).map(|nth| format!("place-{nth}")).collect();
         let resolved =
             Resolved { status: Status::Found, url: Some("https://wolt.com/a".to_owned()), meta: None };
-        let long = Duration::from_secs(86_400);
+        let long = Duration::from_hours(24);
         let entry = |id: &String| PutEntry {
             key: entry_key("wolt", id),
             value: Json::of(&resolved),

@@ -13,6 +13,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+use crate::fault;
+
 /// An instant on the store's clock, in whole milliseconds since 1970 (UTC).
 ///
 /// Written as RFC 3339 with exactly three decimals, as the HTTP contract asks.
@@ -175,7 +177,8 @@ impl Clock {
     /// The present instant.
     pub fn now(&self) -> Timestamp {
         let system = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        Timestamp(millis(system).saturating_add(self.offset_ms.load(Ordering::Relaxed)))
+        let offset = self.offset_ms.load(Ordering::Relaxed).saturating_add(fault::skew_ms());
+        Timestamp(millis(system).saturating_add(offset))
     }
 
     /// How far this clock has been moved.

@@ -5,8 +5,9 @@
 //!
 //! The first two are off unless the environment of the process says otherwise, and cost one relaxed
 //! load then. `SOLELY_CRASH=settle.effect:3` aborts the process the third time it reaches
-//! that point; `SOLELY_BREAK=fence,page-transaction` opens those guards. They exist for
-//! `solely torture` and the fault tests; nobody sets them in production.
+//! that point; `SOLELY_BREAK=fence,page-transaction` opens those guards. `SOLELY_SKEW_MS=-90000` has the
+//! process believe that it is a minute and a half ago. They exist for `solely torture` and the fault tests;
+//! nobody sets them in production.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,6 +19,8 @@ use tokio::sync::oneshot;
 pub const CRASH_ENV: &str = "SOLELY_CRASH";
 /// Names the environment variable that opens guards.
 pub const BREAK_ENV: &str = "SOLELY_BREAK";
+/// Names the environment variable that puts the clock of the process wrong.
+pub const SKEW_ENV: &str = "SOLELY_SKEW_MS";
 
 /// The points of claim → effect → settle at which a process can be made to die, in order.
 pub const CRASH_POINTS: &[&str] = &[
@@ -31,6 +34,13 @@ pub const CRASH_POINTS: &[&str] = &[
     "settle.commit",
     "settle.committed",
 ];
+
+/// By how much the clock of this process is wrong.
+#[inline]
+pub(crate) fn skew_ms() -> i64 {
+    static SKEW: OnceLock<i64> = OnceLock::new();
+    *SKEW.get_or_init(|| std::env::var(SKEW_ENV).ok().and_then(|text| text.parse().ok()).unwrap_or(0))
+}
 
 struct Crash {
     point: String,

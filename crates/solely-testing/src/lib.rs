@@ -79,32 +79,84 @@ pub struct PostgresServer {
     child: Option<Child>,
     port: u16,
     bin: PathBuf,
+    disk: Option<Disk>,
     folder: TempDir,
     settings: Vec<String>,
+}
+
+/// A disk of its own, in memory, for what may find it full.
+struct Disk(PathBuf);
+
+impl Disk {
+    /// None where none can be mounted: that takes root.
+    fn mount(at: PathBuf, mib: u32) -> Option<Self> {
+        std::fs::create_dir_all(&at).ok()?;
+        let mut command = Command::new("mount");
+        command.args(["-t", "tmpfs", "-o", &format!("size={mib}m,mode=0700"), "tmpfs"]).arg(&at);
+        let mounted = command.stderr(Stdio::null()).status().is_ok_and(|status| status.success());
+        mounted.then_some(Self(at))
+    }
+
+    fn ballast(&self) -> PathBuf {
+        self.0.join("ballast")
+    }
+
+    /// Takes all that is free.
+    fn fill(&self) {
+        let df = Command::new("df").args(["--block-size=1", "--output=avail"]).arg(&self.0).output();
+        let text = String::from_utf8(df.expect("df runs").stdout).expect("is text");
+        let free: u64 = text.lines().nth(1).and_then(|line| line.trim().parse().ok()).expect("a number");
+        if free > 0 {
+            let _ = Command::new("fallocate")
+                .args(["--length", &free.to_string()])
+                .arg(self.ballast())
+                .stderr(Stdio::null())
+                .status();
+        }
+    }
+
+    fn free(&self) {
+        let _ = std::fs::remove_file(self.ballast());
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("--lazy").arg(&self.0).stderr(Stdio::null()).status();
+    }
 }
 
 impl PostgresServer {
     /// Makes a cluster in a temporary folder and serves it.
     pub fn start() -> Self {
-        Self::start_with(Vec::new(), None)
+        Self::start_with(Vec::new(), None, None)
+    }
+
+    /// The same, on a disk of so many MiB that can be filled, where one can be made.
+    pub fn start_on_a_disk(mib: u32) -> Self {
+        Self::start_with(Vec::new(), None, Some(mib))
     }
 
     /// The same, where nothing is cleared away or counted but by who works with it: housekeeping
     /// looks at a database now and then, and while it does so nothing of it can be cleared away.
     pub fn start_without_housekeeping() -> Self {
-        Self::start_with(vec!["-c".to_owned(), "autovacuum=off".to_owned()], None)
+        Self::start_with(vec!["-c".to_owned(), "autovacuum=off".to_owned()], None, None)
     }
 
     /// The same, encrypted, with a certificate and its key as PEM.
     pub fn start_encrypted(certificate: &str, key: &str) -> Self {
         let settings = vec!["-c".to_owned(), "ssl=on".to_owned()];
-        Self::start_with(settings, Some([("server.crt", certificate), ("server.key", key)]))
+        Self::start_with(settings, Some([("server.crt", certificate), ("server.key", key)]), None)
     }
 
-    fn start_with(settings: Vec<String>, secrets: Option<[(&str, &str); 2]>) -> Self {
+    fn start_with(settings: Vec<String>, secrets: Option<[(&str, &str); 2]>, disk_mib: Option<u32>) -> Self {
         let folder = TempDir::new().expect("a folder");
         let bin = postgres_bin();
         own(folder.path());
+        let disk = disk_mib.and_then(|mib| Disk::mount(folder.path().join("data"), mib));
+        if let Some(disk) = &disk {
+            own(&disk.0);
+        }
         let made = as_postgres(&bin.join("initdb"))
             .args(["--auth=trust", "--username=postgres", "--encoding=UTF8", "--no-sync", "--pgdata"])
             .arg(folder.path().join("data"))
@@ -117,7 +169,7 @@ impl PostgresServer {
             std::fs::set_permissions(&file, Permissions::from_mode(0o600)).expect("is kept secret");
             own(&file);
         }
-        let mut server = Self { child: None, port: free_port(), bin, folder, settings };
+        let mut server = Self { child: None, port: free_port(), bin, disk, folder, settings };
         server.start_again();
         server
     }
@@ -154,6 +206,22 @@ impl PostgresServer {
             let pid = Pid::from_raw(i32::try_from(child.id()).unwrap_or(0));
             let _ = kill(pid, Signal::SIGQUIT);
             let _ = child.wait();
+        }
+    }
+
+    /// Fills its disk. False if it has none of its own.
+    pub fn fill_disk(&self) -> bool {
+        self.disk.as_ref().inspect(|disk| disk.fill()).is_some()
+    }
+
+    /// Makes room again, and starts it again should it have given up.
+    pub fn free_disk(&mut self) {
+        let Some(disk) = &self.disk else { return };
+        disk.free();
+        if self.child.as_mut().is_some_and(|child| matches!(child.try_wait(), Ok(None))) {
+            self.until_ready();
+        } else {
+            self.start_again();
         }
     }
 

@@ -8,7 +8,6 @@
 use std::time::Duration;
 
 use rand::RngExt as _;
-use solely_core::Clock;
 use solely_core::config::{PluginConfig, Span};
 use solely_core::metrics::Metrics;
 use solely_core::products::{App, Products, ProductsParts, Search};
@@ -45,7 +44,7 @@ pub async fn traffic(products: Products, client: reqwest::Client, upstream: Stri
 async fn search(products: &Products, client: &reqwest::Client, upstream: &str) {
     let app = products.app("tours").expect("is configured").clone();
     loop {
-        let newest = Clock::system().now().as_millis() / 1_000 * NEW_A_SECOND;
+        let newest = crate::seconds() * NEW_A_SECOND;
         let stale = rand::rng().random_bool(0.2);
         let user_id = if stale {
             format!("stale-{}", rand::rng().random_range(0..STALE))

@@ -14,8 +14,15 @@ pub mod checker;
 pub mod entries;
 pub mod feeds;
 pub mod places;
+pub mod plan;
 pub mod process;
 pub mod proxy;
 pub mod subject;
 pub mod torture;
 pub mod upstream;
+
+/// The time in seconds, by the clock that all processes share: that of solely is wrong in each of them.
+pub(crate) fn seconds() -> i64 {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(since.as_secs()).unwrap_or(i64::MAX)
+}

@@ -11,7 +11,6 @@ use std::time::Duration;
 
 use rand::RngExt as _;
 use serde::{Deserialize, Serialize};
-use solely_core::Clock;
 use solely_core::config::{EnrichConfig, ProviderConfig, Span};
 use solely_core::enrich::{
     Asker, Enrich, EnrichParts, Listens, PlaceRef, Provider, State, Subscribed, Wanted,
@@ -76,7 +75,7 @@ pub async fn traffic(enrich: Enrich, client: reqwest::Client, upstream: String) 
 async fn ask(enrich: &Enrich, client: &reqwest::Client, upstream: &str) {
     let provider = enrich.provider("wolt").expect("is configured").clone();
     loop {
-        let newest = Clock::system().now().as_millis() / 1_000 * NEW_A_SECOND;
+        let newest = crate::seconds() * NEW_A_SECOND;
         let names: BTreeSet<String> = (0..OF_A_REQUEST)
             .map(|_| format!("place-{}", newest - rand::rng().random_range(0..2 * NEW_A_SECOND)))
             .collect();

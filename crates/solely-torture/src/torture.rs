@@ -10,7 +10,7 @@ use rand::rngs::SmallRng;
 use rand::{RngExt as _, SeedableRng as _};
 use serde::Serialize;
 use solely_core::check::CheckStore as _;
-use solely_core::fault::CRASH_POINTS;
+use solely_core::fault::SKEW_ENV;
 use solely_core::feed::{Feed, StartError};
 use solely_postgres::PostgresStore;
 use solely_testing::{PostgresServer, RedisServer};
@@ -19,6 +19,7 @@ use crate::catalogues;
 use crate::checker::{self, Postgres, Standing};
 use crate::feeds::{self, PAGES, PARTITIONS, Run};
 use crate::places;
+use crate::plan::{Harm, Plan, RedisHarm, Step};
 use crate::process::Process;
 use crate::proxy::{Cut, Proxy};
 use crate::subject;
@@ -143,6 +144,10 @@ pub struct Report {
     pub redis_restarts: u32,
     /// Times that Redis was paused.
     pub redis_pauses: u32,
+    /// Times that the disk of the database was full; never, where it could not be given one of its own.
+    pub disks_full: u32,
+    /// By how much two clocks differed at the most.
+    pub clock_skew_ms: u64,
     /// Reads of entries that were compared with the store.
     pub entries_read: u64,
     /// Runs that ended and were checked.
@@ -176,21 +181,29 @@ pub const LOCK: Duration = Duration::from_secs(1);
 const ENTRIES_KNOWN: u64 = 800;
 /// What is asked of the upstream more often has been so for no reason.
 const CALLS_MAX: u64 = 5;
+/// The disk of the database: room for hours.
+const DISK_MIB: u32 = 8_192;
+/// By how much the clock of a process may be wrong.
+const SKEW_MS: std::ops::RangeInclusive<i64> = -300_000..=300_000;
 /// Runs under way at once.
 const RUNS: usize = 3;
 
 struct Torture<'a> {
     options: &'a Options,
+    /// For what is no part of the plan: by how much clocks are wrong.
     rng: SmallRng,
     server: PostgresServer,
     redis: Option<RedisServer>,
     redis_paused_until: Option<Instant>,
+    disk_full_until: Option<Instant>,
     proxy: Proxy,
     upstream: CountingUpstream,
     store: Arc<PostgresStore>,
     feed: Feed,
     numbers: Postgres,
     processes: Vec<Process>,
+    /// How wrong the clocks of all processes were.
+    skews: Vec<i64>,
     runs: Vec<Run>,
     begun: usize,
     report: Report,
@@ -205,7 +218,7 @@ pub async fn torture(options: &Options) -> Result<Report> {
     if with_redis && !solely_testing::installed_redis() {
         bail!("a torture starts a private Redis, and none is installed (the package `redis-server`)");
     }
-    let server = PostgresServer::start();
+    let server = PostgresServer::start_on_a_disk(DISK_MIB);
     let proxy = Proxy::before(&server.url()).await?;
     let store = Arc::new(PostgresStore::open(&server.url(), &solely_postgres::Options::default()).await?);
     if options.broken == Some(Break::OneActive) {
@@ -219,11 +232,13 @@ pub async fn torture(options: &Options) -> Result<Report> {
         server,
         redis: with_redis.then(RedisServer::start),
         redis_paused_until: None,
+        disk_full_until: None,
         proxy,
         upstream: CountingUpstream::start().await?,
         store,
         feed,
         processes: Vec::new(),
+        skews: Vec::new(),
         runs: Vec::new(),
         begun: 0,
         report: Report { seed: options.seed, ..Report::default() },
@@ -234,18 +249,25 @@ pub async fn torture(options: &Options) -> Result<Report> {
 
 impl Torture<'_> {
     async fn run(&mut self) -> Result<()> {
+        let redis = self.redis.is_some();
+        let mut plan = Plan::new(self.options.seed, self.options.instances, redis, self.options.broken);
         for _ in 0..self.options.instances {
-            let process = self.start(false)?;
+            let process = self.start(None)?;
             self.processes.push(process);
         }
         let (deadline, mut told) = (Instant::now() + self.options.time, Instant::now());
         while Instant::now() < deadline {
-            self.begin_runs().await?;
-            let rest = self.rng.random_range(20..250);
-            tokio::time::sleep(Duration::from_millis(rest)).await;
-            self.harm()?;
+            if self.disk_full_until.is_none() {
+                self.begin_runs().await?;
+            }
+            let Some(Step { rest, harm }) = plan.next() else { break };
+            tokio::time::sleep(rest).await;
+            self.harm(&harm)?;
             self.care_for_processes()?;
-            self.check_ended_runs().await?;
+            // A database that has given up with its disk answers nobody.
+            if self.disk_full_until.is_none() {
+                self.check_ended_runs().await?;
+            }
             if self.options.broken.is_some() && !self.report.violations.is_empty() {
                 return Ok(());
             }
@@ -257,7 +279,8 @@ impl Torture<'_> {
         self.finish().await
     }
 
-    fn start(&mut self, to_crash: bool) -> Result<Process> {
+    /// Starts a process, and may have it die at a point.
+    fn start(&mut self, crash: Option<&str>) -> Result<Process> {
         let mut command = Command::new(&self.options.program);
         command.arg("torture-worker").arg(&self.proxy.url).arg(format!("http://{}", self.upstream.address));
         if let Some(redis) = &self.redis {
@@ -266,14 +289,13 @@ impl Torture<'_> {
         if self.options.without == Some(Without::Push) {
             command.arg("--without-push");
         }
-        let crash = to_crash.then(|| {
-            let point = CRASH_POINTS[self.rng.random_range(0..CRASH_POINTS.len())];
-            format!("{point}:{}", self.rng.random_range(1..40))
-        });
+        let skew = self.rng.random_range(SKEW_MS);
+        command.env(SKEW_ENV, skew.to_string());
+        self.skews.push(skew);
         let without =
             self.options.without.filter(|without| matches!(without, Without::Thinning | Without::Sweeper));
         let broken = self.options.broken.map(Break::name).or(without.map(Without::name));
-        Process::start(command, broken.unwrap_or_default(), crash.as_deref())
+        Process::start(command, broken.unwrap_or_default(), crash)
             .context("a worker process starts")
     }
 
@@ -305,96 +327,80 @@ impl Torture<'_> {
     }
 
     /// Does one bad thing to Redis.
-    fn harm_redis(&mut self) {
+    fn harm_redis(&mut self, harm: RedisHarm) {
         let Some(redis) = self.redis.as_mut().filter(|_| self.redis_paused_until.is_none()) else { return };
-        let fate = match self.rng.random_range(0..100) {
+        let harm = match harm {
             // Only what is old can be taken for new: it keeps what it has after a while.
             _ if self.options.broken == Some(Break::CopiesFollow) => {
-                if self.report.entries_read < ENTRIES_KNOWN { 0 } else { 50 }
+                if self.report.entries_read < ENTRIES_KNOWN { RedisHarm::Save } else { RedisHarm::Old }
             }
-            fate => fate,
+            harm => harm,
         };
-        match fate {
-            // What it holds now is what it begins with some other time.
-            0..25 => redis.save(),
-            25..45 => {
-                redis.crash();
-                redis.forget_saved();
-                redis.start_again();
-                self.report.redis_restarts += 1;
-            }
-            45..65 => {
-                redis.crash();
-                redis.start_again();
-                self.report.redis_restarts += 1;
-            }
-            65..80 => {
-                redis.save();
-                redis.crash();
-                redis.start_again();
-                self.report.redis_restarts += 1;
-            }
-            _ => {
+        match harm {
+            RedisHarm::Save => return redis.save(),
+            RedisHarm::Pause(time) => {
                 redis.freeze();
-                let pause = self.rng.random_range(100..5_000);
-                self.redis_paused_until = Some(Instant::now() + Duration::from_millis(pause));
+                self.redis_paused_until = Some(Instant::now() + time);
                 self.report.redis_pauses += 1;
+                return;
             }
+            RedisHarm::Restart => redis.save(),
+            RedisHarm::Empty | RedisHarm::Old => {}
         }
+        redis.crash();
+        if harm == RedisHarm::Empty {
+            redis.forget_saved();
+        }
+        redis.start_again();
+        self.report.redis_restarts += 1;
     }
 
     /// Does one bad thing.
-    fn harm(&mut self) -> Result<()> {
-        if self.redis.is_some() && self.rng.random_bool(0.15) {
-            self.harm_redis();
-            return Ok(());
-        }
-        let victim = self.rng.random_range(0..self.processes.len());
-        let mut fate = self.rng.random_range(0..100);
-        if self.options.broken == Some(Break::Fence) && self.rng.random_bool(0.7) {
-            // Only who was paused can come too late.
-            fate = 50;
-        }
-        match fate {
-            0..20 => {
+    fn harm(&mut self, harm: &Harm) -> Result<()> {
+        let report = &mut self.report;
+        match *harm {
+            Harm::Redis(harm) => self.harm_redis(harm),
+            Harm::Kill { victim } => {
+                report.kills += 1;
                 self.processes[victim].kill();
-                self.processes[victim] = self.start(false)?;
-                self.report.kills += 1;
+                self.processes[victim] = self.start(None)?;
             }
-            20..40 => {
+            Harm::Crash { victim, point, times } => {
+                report.crashes += 1;
                 self.processes[victim].kill();
-                self.processes[victim] = self.start(true)?;
-                self.report.crashes += 1;
+                self.processes[victim] = self.start(Some(&format!("{point}:{times}")))?;
             }
-            40..60 if self.processes[victim].paused_until.is_none() => {
-                // Mostly beyond its lock; at times for so long that the others declare it dead, and
-                // the database ends the transaction that it may be in.
-                let locks = if self.rng.random_bool(0.15) { 8.0 } else { 1.5 };
-                self.processes[victim].pause(Instant::now() + LOCK.mul_f64(locks));
-                self.report.pauses += 1;
+            Harm::Pause { victim, time } if self.processes[victim].paused_until.is_none() => {
+                report.pauses += 1;
+                self.processes[victim].pause(Instant::now() + time);
             }
-            60..75 => {
+            Harm::CutBeforeCommit => {
+                report.cuts_before_commit += 1;
                 self.proxy.cut(Cut::Before);
-                self.report.cuts_before_commit += 1;
             }
-            75..90 => {
+            Harm::CutAfterCommit => {
+                report.cuts_after_commit += 1;
                 self.proxy.cut(Cut::After);
-                self.report.cuts_after_commit += 1;
             }
-            90..97 => {
+            Harm::CutAll => {
+                report.cuts_of_all += 1;
                 self.proxy.cut_all();
-                self.report.cuts_of_all += 1;
             }
-            97..100 => {
-                if self.rng.random_bool(0.5) {
-                    self.server.stop();
-                } else {
+            Harm::FillDisk { time } if self.disk_full_until.is_none() && self.server.fill_disk() => {
+                report.disks_full += 1;
+                self.disk_full_until = Some(Instant::now() + time);
+            }
+            // It may be down already.
+            Harm::Restart { at_once } if self.disk_full_until.is_none() => {
+                report.restarts += 1;
+                if at_once {
                     self.server.crash();
+                } else {
+                    self.server.stop();
                 }
                 self.server.start_again();
-                self.report.restarts += 1;
             }
-            _ => {}
+            Harm::Pause { .. } | Harm::FillDisk { .. } | Harm::Restart { .. } => {}
         }
         Ok(())
     }
@@ -404,16 +410,25 @@ impl Torture<'_> {
         if self.redis_paused_until.is_some_and(|until| until <= Instant::now()) {
             self.thaw_redis();
         }
+        if self.disk_full_until.is_some_and(|until| until <= Instant::now()) {
+            self.free_disk();
+        }
         for place in 0..self.processes.len() {
             let process = &mut self.processes[place];
             if process.paused_until.is_some_and(|until| until <= Instant::now()) {
                 process.go_on();
             }
             if process.has_ended() {
-                self.processes[place] = self.start(false)?;
+                self.processes[place] = self.start(None)?;
             }
         }
         Ok(())
+    }
+
+    fn free_disk(&mut self) {
+        if self.disk_full_until.take().is_some() {
+            self.server.free_disk();
+        }
     }
 
     fn thaw_redis(&mut self) {
@@ -440,6 +455,8 @@ impl Torture<'_> {
             self.report.runs += 1;
             self.report.pages += PARTITIONS * PAGES;
         }
+        let (least, most) = (self.skews.iter().min(), self.skews.iter().max());
+        self.report.clock_skew_ms = least.zip(most).map_or(0, |(least, most)| most.abs_diff(*least));
         self.report.upstream_calls = self.upstream.calls().1;
         let (reads, wrong) = self.upstream.entries();
         self.report.entries_read = reads;
@@ -467,7 +484,8 @@ impl Torture<'_> {
         }
         let of_one = report.kills + report.crashes + report.pauses;
         let of_one = of_one + report.cuts_before_commit + report.cuts_after_commit;
-        let of_all = u64::from(report.restarts + report.cuts_of_all) * self.options.instances as u64;
+        let of_all = report.restarts + report.cuts_of_all + report.disks_full;
+        let of_all = u64::from(of_all) * self.options.instances as u64;
         let explained = (u64::from(of_one) + of_all + 1) * at_once as u64;
         let (things, calls) = (calls.len(), calls.values().sum::<u64>());
         let more = calls.saturating_sub(things as u64);
@@ -517,6 +535,7 @@ impl Torture<'_> {
     async fn finish(&mut self) -> Result<()> {
         self.proxy.cut(Cut::Not);
         self.thaw_redis();
+        self.free_disk();
         for process in &mut self.processes {
             process.go_on();
         }

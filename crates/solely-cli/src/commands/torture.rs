@@ -71,6 +71,11 @@ fn print(report: &Report) {
         report.cuts_before_commit, report.cuts_after_commit, report.cuts_of_all
     );
     println!("{} restarts and {} pauses of Redis", report.redis_restarts, report.redis_pauses);
+    println!(
+        "clocks up to {} s apart, {} times a full disk of the database",
+        report.clock_skew_ms / 1_000,
+        report.disks_full
+    );
     println!("{} reads of entries compared with the store", report.entries_read);
     println!(
         "{} runs of {} pages checked, {} upstream calls",

@@ -103,8 +103,8 @@ struct Desk {
 /// others' work.
 const TURNS: usize = 4;
 
-/// Reservations whose line is remembered.
-const LINES_MAX: u64 = 100_000;
+/// Reservations whose line is remembered: a few seconds of a hot sale. Others stand in a line of their own.
+const LINES_MAX: u64 = 20_000;
 /// Reservations that one round of the sweeper ends at once.
 const SWEEP_BATCH: u32 = 256;
 /// How long the first request with a key is waited for.
