@@ -147,9 +147,8 @@ pub(crate) async fn posts_of(
     let connections = try_join_all((0..CALLERS).map(|_| Wire::connect(address))).await?;
     let left = Arc::new(AtomicUsize::new(requests));
     let began = Instant::now();
-    let callers = connections
-        .into_iter()
-        .map(|wire| tokio::spawn(caller(wire, path, body.clone(), left.clone())));
+    let callers =
+        connections.into_iter().map(|wire| tokio::spawn(caller(wire, path, body.clone(), left.clone())));
     for caller in join_all(callers).await {
         caller??;
     }

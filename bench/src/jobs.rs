@@ -35,12 +35,18 @@ pub(crate) struct Measured {
 }
 
 impl Measured {
-    pub(crate) async fn round(&mut self, store: Arc<dyn Store>, operations: usize) -> Result<()> {
+    /// A drain has so many jobs under way at once.
+    pub(crate) async fn round(
+        &mut self,
+        store: Arc<dyn Store>,
+        operations: usize,
+        at_once: usize,
+    ) -> Result<()> {
         let bus = Bus::new();
         store.connect_bus(&bus);
         let jobs = Jobs::new(store.clone(), bus, Arc::new(Metrics::default()));
         self.enqueued.push(enqueue(&jobs, operations).await?);
-        self.drained.push(drain(&jobs, operations).await?);
+        self.drained.push(drain(&jobs, operations, at_once).await?);
         let (p50, p99) = idle_start(&jobs).await?;
         self.idle_p50.push(p50);
         self.idle_p99.push(p99);
@@ -64,7 +70,7 @@ async fn on_sqlite(report: &mut Report, scale: Scale) -> Result<()> {
     for _ in 0..scale.rounds {
         bare_rows.push(tokio::task::spawn_blocking(move || bare::group_commit(scale.operations)).await??);
         let folder = tempfile::tempdir()?;
-        measured.round(sqlite(&folder)?, scale.operations).await?;
+        measured.round(sqlite(&folder)?, scale.operations, IN_FLIGHT).await?;
     }
     let goal = || Goal::AtLeast { mark: "B5", limit: BARE, times: 0.5 };
     report.add(BARE, "rows/s", bare_rows, Goal::None);
@@ -84,7 +90,7 @@ async fn on_postgres(report: &mut Report, scale: Scale) -> Result<()> {
         let url = postgres.database().await?;
         inserts.push(bare_postgres::insert(&url, scale.operations).await?);
         drains.push(bare_postgres::drain(&url, scale.operations).await?);
-        measured.round(postgres.store().await?, scale.operations).await?;
+        measured.round(postgres.store().await?, scale.operations, IN_FLIGHT).await?;
     }
     let of = |limit| Goal::Ratio { mark: "B4", limit };
     report.add(BARE_INSERT, "rows/s", inserts, Goal::None);
@@ -156,10 +162,10 @@ impl Handler for Count {
 }
 
 /// From the start of a worker to the last completion in the store.
-async fn drain(jobs: &Jobs, count: usize) -> Result<f64> {
+async fn drain(jobs: &Jobs, count: usize, at_once: usize) -> Result<f64> {
     let handler = Arc::new(Count { left: AtomicUsize::new(count), done: Notify::new() });
     let started = Instant::now();
-    let (stop, worker) = worker(jobs, handler.clone()).await?;
+    let (stop, worker) = worker(jobs, handler.clone(), at_once).await?;
     handler.done.notified().await;
     stop.cancel();
     let _ = worker.await;
@@ -169,9 +175,10 @@ async fn drain(jobs: &Jobs, count: usize) -> Result<f64> {
 async fn worker(
     jobs: &Jobs,
     handler: Arc<Count>,
+    at_once: usize,
 ) -> Result<(CancellationToken, tokio::task::JoinHandle<()>)> {
     let mut spec = QueueSpec::new("bench", handler);
-    spec.concurrency = IN_FLIGHT;
+    spec.concurrency = at_once;
     let process = ProcessId::random();
     let worker = Worker { jobs: jobs.clone(), process, queues: vec![spec], grace: Duration::from_secs(5) };
     let stop = CancellationToken::new();
@@ -183,7 +190,7 @@ async fn worker(
 async fn idle_start(jobs: &Jobs) -> Result<(f64, f64)> {
     let mut times = Vec::new();
     let handler = Arc::new(Count { left: AtomicUsize::new(1), done: Notify::new() });
-    let (stop, worker) = worker(jobs, handler.clone()).await?;
+    let (stop, worker) = worker(jobs, handler.clone(), IN_FLIGHT).await?;
     for n in 0..200 {
         handler.left.store(1, Ordering::Relaxed);
         let started = Instant::now();

@@ -100,7 +100,8 @@ impl Town {
             }
             Load::Misses => {
                 let name = format!("new-{nth}");
-                let mut pending = good(wire.post("/v1/enrich", &ten(&name, &name)).await?)?["pending"].clone();
+                let mut pending =
+                    good(wire.post("/v1/enrich", &ten(&name, &name)).await?)?["pending"].clone();
                 while pending != json!(0) {
                     tokio::time::sleep(Duration::from_millis(10)).await;
                     pending = good(wire.get(&format!("/v1/enrich/{name}")).await?)?["pending"].clone();
@@ -380,7 +381,12 @@ fn told(rates: &[f64], looks: &[Look], length: Duration) -> String {
                 (format!("{}/s", number(*rate)), format!("{}/s", number(asked)))
             },
         );
-        let _ = writeln!(out, "| {name} | {most} | {asked} | {} | {} |", both(|load| load.1), both(|load| load.2));
+        let _ = writeln!(
+            out,
+            "| {name} | {most} | {asked} | {} | {} |",
+            both(|load| load.1),
+            both(|load| load.2)
+        );
     }
     out.push_str("\n| what | the first third | the last | at most |\n|---|---|---|---|\n");
     let mut row = |name: &str, unit: &str, of: fn(&Look) -> f64| {
@@ -413,7 +419,10 @@ fn panels(looks: &[Look]) -> Vec<Panel> {
         panel("latency, 99 of 100, ms", loads(|load| load.2)),
         panel("feed: a run of 20,000 records, s", vec![run_s]),
         panel("memory of both servers, MiB", vec![line("memory", &|look: &Look| look.memory_mib)]),
-        panel("the oldest job that is due has waited, ms", vec![line("oldest", &|look: &Look| look.oldest_ms)]),
+        panel(
+            "the oldest job that is due has waited, ms",
+            vec![line("oldest", &|look: &Look| look.oldest_ms)],
+        ),
         panel("dead rows beside live ones, %", vec![line("dead", &|look: &Look| look.dead_share * 100.0)]),
     ]
 }

@@ -28,11 +28,19 @@ const TIMES: (u64, u64) = (20, 60);
 const PURE: [&str; 4] = ["decide", "match", "told", "plan"];
 
 pub(crate) fn count(root: &Path, write: bool) -> Result<()> {
-    super::run(&mut super::cargo(&["build", "--quiet", "--package", "solely-bench", "--bin", "solely-counts"]))?;
+    super::run(&mut super::cargo(&[
+        "build",
+        "--quiet",
+        "--package",
+        "solely-bench",
+        "--bin",
+        "solely-counts",
+    ]))?;
     let (program, page) = (root.join("target/debug/solely-counts"), root.join("bench/counts.txt"));
     let mut counted = BTreeMap::new();
     for (part, allocations, bytes) in allocations(&program)? {
-        let instructions = PURE.contains(&part.as_str()).then(|| instructions(&program, &part)).transpose()?;
+        let instructions =
+            PURE.contains(&part.as_str()).then(|| instructions(&program, &part)).transpose()?;
         counted.insert(part, Counts { allocations, bytes, instructions });
     }
     let compiler = compiler()?;
@@ -51,7 +59,10 @@ pub(crate) fn count(root: &Path, write: bool) -> Result<()> {
 const HEAD: &str = "part, allocations, bytes, instructions; written by `cargo xtask count --write`";
 
 fn compare(counted: &BTreeMap<String, Counts>, written: &BTreeMap<String, Counts>, same: bool) -> Result<()> {
-    ensure!(counted.keys().eq(written.keys()), "bench/counts.txt has other parts: `cargo xtask count --write`");
+    ensure!(
+        counted.keys().eq(written.keys()),
+        "bench/counts.txt has other parts: `cargo xtask count --write`"
+    );
     let mut more = Vec::new();
     for (part, now) in counted {
         let before = written[part];
@@ -59,7 +70,9 @@ fn compare(counted: &BTreeMap<String, Counts>, written: &BTreeMap<String, Counts
             if now * 100 > before * (100 + allowed) {
                 more.push(format!("{part}: {now} {what}, and not {before}"));
             } else if now * 100 < before * (100 - allowed) {
-                println!("{part}: {now} {what}, which were {before}: `cargo xtask count --write` writes it down");
+                println!(
+                    "{part}: {now} {what}, which were {before}: `cargo xtask count --write` writes it down"
+                );
             }
         };
         judge("allocations", now.allocations, before.allocations, MORE.0);

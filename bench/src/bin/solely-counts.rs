@@ -17,7 +17,8 @@ use solely_core::cache::{Cache, Lifetimes, Overwrite, PutEntry};
 use solely_core::config::{EnrichConfig, PluginConfig, ProviderConfig};
 use solely_core::enrich::finder::{Candidate, Place};
 use solely_core::enrich::{
-    Asker, Enrich, EnrichParts, PlaceRef, Provider, Resolved, Status, Told, ToldPlace, Wanted, entry_key, matcher,
+    Asker, Enrich, EnrichParts, PlaceRef, Provider, Resolved, Status, Told, ToldPlace, Wanted, entry_key,
+    matcher,
 };
 use solely_core::feed::PriceRange;
 use solely_core::feed::partition::Planner;
@@ -26,7 +27,8 @@ use solely_core::metrics::Metrics;
 use solely_core::products::{App, Products, ProductsParts, Search, State};
 use solely_core::queue::Jobs;
 use solely_core::reserve::{
-    Books, HoldTimes, IdempotencyKey, Inventory, Merchant, NewReservation, Operation, Request, Rules, pickup_code,
+    Books, HoldTimes, IdempotencyKey, Inventory, Merchant, NewReservation, Operation, Request, Rules,
+    pickup_code,
 };
 use solely_core::upstream::http::{HttpClient, Tls};
 use solely_core::{Json, ProcessId, ReservationId, Store, Timestamp};
@@ -183,7 +185,11 @@ impl Match {
         let candidate = |nth: usize| {
             let name = names[nth % names.len()];
             Candidate {
-                title: format!("{} | Wolt | {}", name.replace('-', " "), if nth < 5 { "Tel Aviv" } else { "Haifa" }),
+                title: format!(
+                    "{} | Wolt | {}",
+                    name.replace('-', " "),
+                    if nth < 5 { "Tel Aviv" } else { "Haifa" }
+                ),
                 url: format!("https://wolt.com/en/isr/tel-aviv/restaurant/{name}-{nth}"),
                 snippet: format!("Order from {name} with delivery to you in Tel Aviv, {nth} Dizengoff St"),
             }
@@ -230,7 +236,8 @@ impl Part for Plan {
             if probes.is_empty() {
                 break;
             }
-            let counts: Vec<u64> = probes.iter().map(|range| up_to(range.max) - up_to(range.min - 1)).collect();
+            let counts: Vec<u64> =
+                probes.iter().map(|range| up_to(range.max) - up_to(range.min - 1)).collect();
             planner.learn(&counts);
         }
         black_box(planner.partitions());

@@ -137,7 +137,11 @@ pub async fn a_wait_ends_with_what_is_written_after_what_was_seen(world: World) 
         assert!(!at_once, "it waits for what comes");
         write().await;
         if forgets {
-            store.forget_entry(entry_key("wolt", "a"), HOUR, None).await.expect("forgets").expect("was there");
+            store
+                .forget_entry(entry_key("wolt", "a"), HOUR, None)
+                .await
+                .expect("forgets")
+                .expect("was there");
         } else {
             assert_eq!(ended().await, (since, true));
             world.advance(brief);

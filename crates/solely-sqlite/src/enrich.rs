@@ -29,7 +29,8 @@ fn wait(tx: &Tx<'_>, ask: &Ask) -> Result<Asked, Error> {
         // One that asks for nothing more is told what it asks for, and no more is remembered.
         return Ok(if ask.waits.is_empty() { Asked::Answered(Vec::new()) } else { Asked::TooMany });
     }
-    let (mut answers, mut sinces) = (Vec::with_capacity(ask.waits.len()), Vec::with_capacity(ask.waits.len()));
+    let (mut answers, mut sinces) =
+        (Vec::with_capacity(ask.waits.len()), Vec::with_capacity(ask.waits.len()));
     for wanted in &ask.waits {
         let (answer, since) = wait_for(tx, wanted)?;
         answers.push(answer);

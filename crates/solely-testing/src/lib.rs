@@ -174,6 +174,45 @@ impl PostgresServer {
         server
     }
 
+    /// A standby that has everything before it is acknowledged, and can take its place.
+    pub fn standby(&self) -> Self {
+        let (folder, bin) = (TempDir::new().expect("a folder"), self.bin.clone());
+        own(folder.path());
+        let copied = as_postgres(&bin.join("pg_basebackup"))
+            .args(["--host=127.0.0.1", "--port", &self.port.to_string(), "--username=postgres"])
+            .args([
+                "--write-recovery-conf",
+                "--wal-method=stream",
+                "--checkpoint=fast",
+                "--no-sync",
+                "--pgdata",
+            ])
+            .arg(folder.path().join("data"))
+            .status();
+        assert!(copied.is_ok_and(|status| status.success()), "pg_basebackup failed");
+        let mut standby =
+            Self { child: None, port: free_port(), bin, disk: None, folder, settings: self.settings.clone() };
+        standby.start_again();
+        for sql in ["ALTER SYSTEM SET synchronous_standby_names = '*'", "SELECT pg_reload_conf()"] {
+            let asked = Command::new(self.bin.join("psql"))
+                .args(["--quiet", "--host=127.0.0.1", "--port", &self.port.to_string()])
+                .args(["--username=postgres", "--command", sql])
+                .stdout(Stdio::null())
+                .status();
+            assert!(asked.is_ok_and(|status| status.success()), "{sql}");
+        }
+        standby
+    }
+
+    /// Takes the place of the server that it followed.
+    pub fn promote(&self) {
+        let promoted = as_postgres(&self.bin.join("pg_ctl"))
+            .args(["promote", "--wait", "--silent", "--pgdata"])
+            .arg(self.folder.path().join("data"))
+            .status();
+        assert!(promoted.is_ok_and(|status| status.success()), "pg_ctl promote failed");
+    }
+
     /// Serves the cluster again after [`PostgresServer::stop`], on the same port.
     pub fn start_again(&mut self) {
         let child = as_postgres(&self.bin.join("postgres"))

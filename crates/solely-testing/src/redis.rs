@@ -225,6 +225,25 @@ pub struct RedisCluster {
 impl RedisCluster {
     /// Starts three, and makes a cluster of them.
     pub fn start() -> Self {
+        Self::start_with(0)
+    }
+
+    /// The same, each with a replica that follows it.
+    pub fn start_with_replicas() -> Self {
+        Self::start_with(1)
+    }
+
+    /// One of them dies, and its replica takes its place.
+    pub fn fail_over(&mut self) {
+        self.servers[1].crash();
+        let leads = |server: &RedisServer| server.ask("ROLE").is_some_and(|role| role.contains("master"));
+        self.servers[0].until(|first| {
+            let whole = first.ask("CLUSTER INFO").is_some_and(|info| info.contains("cluster_state:ok"));
+            whole && self.servers[MASTERS..].iter().any(leads)
+        });
+    }
+
+    fn start_with(replicas: usize) -> Self {
         let server = |_| {
             let port = free_port().to_string();
             RedisServer::start_with(&[
@@ -236,11 +255,11 @@ impl RedisCluster {
                 "2000",
             ])
         };
-        let servers: Vec<RedisServer> = (0..3).map(server).collect();
+        let servers: Vec<RedisServer> = (0..MASTERS * (replicas + 1)).map(server).collect();
         let made = Command::new("redis-cli")
             .args(["--cluster", "create"])
             .args(servers.iter().map(|server| format!("127.0.0.1:{}", server.port())))
-            .args(["--cluster-yes"])
+            .args(["--cluster-yes", "--cluster-replicas", &replicas.to_string()])
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .status();
@@ -248,6 +267,11 @@ impl RedisCluster {
         for server in &servers {
             server.until(|server| {
                 server.ask("CLUSTER INFO").is_some_and(|info| info.contains("cluster_state:ok"))
+            });
+        }
+        for replica in &servers[MASTERS..] {
+            replica.until(|replica| {
+                replica.ask("INFO replication").is_some_and(|info| info.contains("master_link_status:up"))
             });
         }
         Self { servers }
@@ -260,6 +284,9 @@ impl RedisCluster {
         format!("redis+cluster://{}", hosts.join(","))
     }
 }
+
+/// Servers of a cluster that lead.
+const MASTERS: usize = 3;
 
 /// The answer to one command. The server closes the connection at the end of it; a Sentinel, which
 /// knows no QUIT, is given up on.

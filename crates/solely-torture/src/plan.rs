@@ -161,8 +161,20 @@ mod tests {
     #[test]
     fn everything_that_can_be_done_is_done() {
         let mut left = vec![
-            "Save", "Empty", "Old", "Restart)", "Pause(", "Kill", "Crash", "Pause {", "CutBefore", "CutAfter", "CutAll",
-            "FillDisk", "at_once: true", "at_once: false",
+            "Save",
+            "Empty",
+            "Old",
+            "Restart)",
+            "Pause(",
+            "Kill",
+            "Crash",
+            "Pause {",
+            "CutBefore",
+            "CutAfter",
+            "CutAll",
+            "FillDisk",
+            "at_once: true",
+            "at_once: false",
         ];
         for step in steps(7) {
             let said = format!("{:?}", step.harm);

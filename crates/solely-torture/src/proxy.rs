@@ -3,8 +3,8 @@
 //! statement and commits by itself, is cut as a COMMIT is.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::{Context as _, Result};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -31,13 +31,21 @@ pub struct Proxy {
     next: Arc<AtomicU8>,
     all: watch::Sender<()>,
     refuses: Arc<AtomicBool>,
+    server: Arc<Mutex<String>>,
+}
+
+/// The host and the port of a URL.
+fn address_of(server_url: &str) -> Result<(String, &str)> {
+    let (place, database) = server_url.rsplit_once('/').context("the URL names a database")?;
+    Ok((place.rsplit_once('@').context("the URL names a user")?.1.to_owned(), database))
 }
 
 impl Proxy {
     /// Listens in front of the server of a URL.
     pub async fn before(server_url: &str) -> Result<Self> {
-        let (place, database) = server_url.rsplit_once('/').context("the URL names a database")?;
-        let server = place.rsplit_once('@').context("the URL names a user")?.1.to_owned();
+        let (server, database) = address_of(server_url)?;
+        let server = Arc::new(Mutex::new(server));
+        let behind = server.clone();
         let listener = TcpListener::bind(("127.0.0.1", solely_testing::free_port())).await?;
         let address: SocketAddr = listener.local_addr()?;
         let next = Arc::new(AtomicU8::new(Cut::Not as u8));
@@ -50,12 +58,20 @@ impl Proxy {
                     continue;
                 }
                 // While the server is away, connections end as they would without a proxy.
+                let server = behind.lock().unwrap_or_else(PoisonError::into_inner).clone();
                 let Ok(server) = TcpStream::connect(&server).await else { continue };
                 let _ = (client.set_nodelay(true), server.set_nodelay(true));
                 tokio::spawn(pass(client, server, switch.clone(), cut_all.clone()));
             }
         });
-        Ok(Self { url: format!("postgres://postgres@{address}/{database}"), next, all, refuses })
+        Ok(Self { url: format!("postgres://postgres@{address}/{database}"), next, all, refuses, server })
+    }
+
+    /// Leads to another server from now on, as an address that moves does.
+    pub fn lead_to(&self, server_url: &str) -> Result<()> {
+        *self.server.lock().unwrap_or_else(PoisonError::into_inner) = address_of(server_url)?.0;
+        self.cut_all();
+        Ok(())
     }
 
     /// Says what happens to the next COMMIT.

@@ -156,6 +156,8 @@ pub struct Report {
     pub pages: u64,
     /// Calls of the upstream.
     pub upstream_calls: u64,
+    /// Calls that it failed, throttled, left unanswered or answered with nonsense.
+    pub upstream_troubles: u64,
     /// Places that were looked up,
     pub places: usize,
     /// and how often, but for calls that failed.
@@ -295,8 +297,7 @@ impl Torture<'_> {
         let without =
             self.options.without.filter(|without| matches!(without, Without::Thinning | Without::Sweeper));
         let broken = self.options.broken.map(Break::name).or(without.map(Without::name));
-        Process::start(command, broken.unwrap_or_default(), crash)
-            .context("a worker process starts")
+        Process::start(command, broken.unwrap_or_default(), crash).context("a worker process starts")
     }
 
     async fn begin_runs(&mut self) -> Result<()> {
@@ -458,6 +459,7 @@ impl Torture<'_> {
         let (least, most) = (self.skews.iter().min(), self.skews.iter().max());
         self.report.clock_skew_ms = least.zip(most).map_or(0, |(least, most)| most.abs_diff(*least));
         self.report.upstream_calls = self.upstream.calls().1;
+        self.report.upstream_troubles = self.upstream.troubles();
         let (reads, wrong) = self.upstream.entries();
         self.report.entries_read = reads;
         self.report.violations.extend(wrong);

@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use axum::extract::{Path, Query, State};
-use axum::http::StatusCode;
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse as _, Response};
 use axum::{Json, Router, routing};
 use rand::RngExt as _;
 use serde::Deserialize;
@@ -37,6 +38,8 @@ struct Counts {
     waiting: BTreeMap<String, (Waiting, Option<Instant>)>,
     /// Requests that have heard of everything.
     heard: u64,
+    /// Calls that it failed, throttled, left unanswered or answered with nonsense.
+    troubles: u64,
 }
 
 /// How long someone may listen before another does: it may have died.
@@ -72,6 +75,11 @@ impl CountingUpstream {
         let address = listener.local_addr()?;
         tokio::spawn(async { axum::serve(listener, app).await });
         Ok(Self { address, calls })
+    }
+
+    /// Calls that it failed, throttled, left unanswered or answered with nonsense.
+    pub fn troubles(&self) -> u64 {
+        self.calls.lock().unwrap_or_else(PoisonError::into_inner).troubles
     }
 
     /// How many different pages were asked for, and how often.
@@ -135,17 +143,38 @@ struct Sought {
     place_id: String,
 }
 
-/// Counts a call, and takes its time over it. At times it fails, which is not counted.
-async fn answers(count: impl FnOnce()) -> Result<(), StatusCode> {
+/// Counts a call, and takes its time over it. At times it fails, in one way or another, which is not counted as a call.
+async fn answers(calls: &Calls, count: impl FnOnce(&mut Counts)) -> Result<(), Response> {
     let mood = rand::rng().random_range(0..100);
     let takes = if mood < 4 { rand::rng().random_range(300..1_600) } else { rand::rng().random_range(5..60) };
-    let fails = mood == 99;
-    if !fails {
-        count();
+    {
+        let mut calls = calls.lock().unwrap_or_else(PoisonError::into_inner);
+        if mood < 96 {
+            count(&mut calls);
+        } else {
+            calls.troubles += 1;
+        }
     }
     tokio::time::sleep(Duration::from_millis(takes)).await;
-    if fails { Err(StatusCode::SERVICE_UNAVAILABLE) } else { Ok(()) }
+    Err(match mood {
+        ..96 => return Ok(()),
+        96 => throttled(),
+        97 => "{\"status\":".into_response(),
+        98 => {
+            tokio::time::sleep(HANGS_FOR).await;
+            StatusCode::GATEWAY_TIMEOUT.into_response()
+        }
+        _ => StatusCode::SERVICE_UNAVAILABLE.into_response(),
+    })
 }
+
+/// It wants to be left alone for a second.
+fn throttled() -> Response {
+    (StatusCode::TOO_MANY_REQUESTS, [(header::RETRY_AFTER, "1")]).into_response()
+}
+
+/// Longer than anybody waits for it.
+const HANGS_FOR: Duration = Duration::from_secs(7);
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -156,12 +185,8 @@ struct Called {
 async fn products(
     State(calls): State<Calls>,
     Json(called): Json<Called>,
-) -> Result<Json<serde_json::Value>, StatusCode> {
-    let count = || {
-        let mut calls = calls.lock().unwrap_or_else(PoisonError::into_inner);
-        *calls.users.entry(called.user_id.clone()).or_default() += 1;
-    };
-    answers(count).await?;
+) -> Result<Json<serde_json::Value>, Response> {
+    answers(&calls, |calls| *calls.users.entry(called.user_id.clone()).or_default() += 1).await?;
     let product = serde_json::json!({"productId": called.user_id, "productName": "Kayak", "options": [{"optionId": "o"}]});
     Ok(Json(serde_json::json!({"products": [product]})))
 }
@@ -169,12 +194,8 @@ async fn products(
 async fn find(
     State(calls): State<Calls>,
     Json(sought): Json<Sought>,
-) -> Result<Json<serde_json::Value>, StatusCode> {
-    let count = || {
-        let mut calls = calls.lock().unwrap_or_else(PoisonError::into_inner);
-        *calls.places.entry(sought.place_id.clone()).or_default() += 1;
-    };
-    answers(count).await?;
+) -> Result<Json<serde_json::Value>, Response> {
+    answers(&calls, |calls| *calls.places.entry(sought.place_id.clone()).or_default() += 1).await?;
     let url = format!("https://wolt.com/{}", sought.place_id);
     Ok(Json(serde_json::json!({"status": "FOUND", "url": url})))
 }
@@ -222,15 +243,17 @@ async fn page(
     State(calls): State<Calls>,
     Path(source): Path<String>,
     Query(asked): Query<Asked>,
-) -> Result<String, StatusCode> {
+) -> Result<String, Response> {
     let key = format!("{source}:{}:{}", asked.min_price, asked.offset);
     *calls.lock().unwrap_or_else(PoisonError::into_inner).pages.entry(key).or_default() += 1;
     // Mostly quick, at times much longer than a lock lasts, at times out of order.
-    let mood = rand::rng().random_range(0..100);
-    let takes = if mood < 4 { rand::rng().random_range(300..1_600) } else { rand::rng().random_range(1..12) };
+    let mood = rand::rng().random_range(0..400);
+    let takes =
+        if mood < 16 { rand::rng().random_range(300..1_600) } else { rand::rng().random_range(1..12) };
     tokio::time::sleep(Duration::from_millis(takes)).await;
-    if mood == 99 {
-        return Err(StatusCode::SERVICE_UNAVAILABLE);
+    if mood >= 395 {
+        calls.lock().unwrap_or_else(PoisonError::into_inner).troubles += 1;
+        return Err(if mood == 395 { throttled() } else { StatusCode::SERVICE_UNAVAILABLE.into_response() });
     }
     let found = feeds::records(&source, (asked.min_price, asked.max_price), asked.offset, asked.limit);
     let items: Vec<&str> = found.iter().map(|record| record.payload.as_str()).collect();

@@ -78,8 +78,8 @@ fn print(report: &Report) {
     );
     println!("{} reads of entries compared with the store", report.entries_read);
     println!(
-        "{} runs of {} pages checked, {} upstream calls",
-        report.runs, report.pages, report.upstream_calls
+        "{} runs of {} pages checked, {} upstream calls; {} that upstreams failed, throttled or left unanswered",
+        report.runs, report.pages, report.upstream_calls, report.upstream_troubles
     );
     println!(
         "{} places looked up {} times, {} requests heard of everything",

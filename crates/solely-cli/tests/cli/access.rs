@@ -234,7 +234,7 @@ fn a_scope_that_is_not_known_is_refused() {
     assert_eq!(code, Some(1), "{said}");
 }
 
-async fn socket(
+pub(crate) async fn socket(
     server: &Server,
     query: &str,
     headers: &[(&'static str, &str)],

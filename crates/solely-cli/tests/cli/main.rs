@@ -13,6 +13,7 @@ mod feed;
 mod feed_kill;
 mod finder;
 mod http;
+mod intruder;
 mod jobs;
 mod lifetime;
 mod matching;

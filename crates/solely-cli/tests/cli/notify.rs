@@ -25,6 +25,8 @@ const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
 #[derive(Default)]
 struct Receiver {
     taken: Mutex<Vec<(String, Value)>>,
+    /// Every delivery, taken or not: its id, its time and its body.
+    seen: Mutex<Vec<(String, u64, Bytes)>>,
     calls: AtomicUsize,
     down: AtomicBool,
     /// Every so many calls it fails; 0: never.
@@ -37,13 +39,15 @@ async fn take(State(receiver): State<Arc<Receiver>>, headers: HeaderMap, body: B
     let nth = receiver.calls.fetch_add(1, Ordering::SeqCst) + 1;
     Webhook::new(SECRET).expect("a secret").verify(&body, &headers).expect("the signature is right");
     let message: Value = serde_json::from_slice(&body).expect("JSON");
+    let text = |name: &str| headers[name].to_str().expect("text").to_owned();
+    let at = text("webhook-timestamp").parse().expect("seconds");
+    receiver.seen.lock().expect("no panic").push((text("webhook-id"), at, body.clone()));
     let every = receiver.fails_every.load(Ordering::SeqCst);
     let refused = receiver.refuses.lock().expect("no panic").as_deref() == message["data"]["id"].as_str();
     if receiver.down.load(Ordering::SeqCst) || refused || (every > 0 && nth.is_multiple_of(every)) {
         return StatusCode::INTERNAL_SERVER_ERROR;
     }
-    let id = headers["webhook-id"].to_str().expect("text").to_owned();
-    receiver.taken.lock().expect("no panic").push((id, message));
+    receiver.taken.lock().expect("no panic").push((text("webhook-id"), message));
     StatusCode::NO_CONTENT
 }
 
@@ -122,6 +126,25 @@ async fn every_change_is_delivered_as_it_was() {
     assert!(last["timestamp"].as_str().is_some_and(|at| at.ends_with('Z')));
     let jobs = server.get(&format!("/v1/jobs?queue=notifications&key={}", id(&held))).await;
     assert_eq!(jobs["items"][0]["kind"], "notification", "{jobs}");
+}
+
+/// What is sent again has the id and the words of the first time, so that a receiver can tell, and a time of its own, so
+/// that it is not taken for something that was recorded.
+#[tokio::test]
+async fn what_is_sent_again_has_its_id_and_a_time_of_its_own() {
+    let (receiver, settings) = Receiver::start().await;
+    receiver.down.store(true, Ordering::SeqCst);
+    let server = shop(&settings, 2).await;
+    assert_eq!(reserve(&server, "u1").await.0, 201);
+    let seen = |receiver: &Receiver| receiver.seen.lock().expect("no panic").clone();
+    let later = |seen: &[(String, u64, Bytes)]| seen.iter().any(|(_, at, _)| *at > seen[0].1);
+    receiver.until("it is sent again, later", |receiver| later(&seen(receiver))).await;
+    receiver.down.store(false, Ordering::SeqCst);
+    receiver.until("it is taken", |receiver| !receiver.taken.lock().expect("no panic").is_empty()).await;
+    let seen = seen(&receiver);
+    let (id, _, body) = &seen[0];
+    assert!(seen.iter().all(|again| (&again.0, &again.2) == (id, body)), "{seen:?}");
+    assert_eq!(&receiver.taken.lock().expect("no panic")[0].0, id);
 }
 
 /// A receiver that is down, then answers 500 now and then: none is lost, the order is kept, and one reservation whose

@@ -23,9 +23,16 @@ fn every_page_exactly_once_on_postgres() {
     let (code, report) = torture(&["--for", "15s"]);
     assert_eq!((code, &report["violations"]), (Some(0), &serde_json::json!([])));
     let done = ["kills", "crashes", "pauses", "cutsBeforeCommit", "cutsAfterCommit", "runs", "entriesRead"];
-    for what in
-        done.into_iter().chain(["places", "requestsHeard", "users", "pluginCalls", "reservations", "expired"])
-    {
+    for what in done.into_iter().chain([
+        "clockSkewMs",
+        "upstreamTroubles",
+        "places",
+        "requestsHeard",
+        "users",
+        "pluginCalls",
+        "reservations",
+        "expired",
+    ]) {
         assert!(report[what].as_u64() > Some(0), "{what}");
     }
 }

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use solely_core::cache::CacheStore as _;
 use solely_core::enrich::{
-    Ask, Asked, AskingRequest, EnrichStore as _, NewWait, Told, Waits, ends_wait, entry_key, queue, request_key,
+    Ask, Asked, AskingRequest, EnrichStore as _, NewWait, Told, Waits, ends_wait, entry_key, queue,
+    request_key,
 };
 use solely_core::job::NewJob;
 use solely_postgres::{Options, PostgresStore};
@@ -89,7 +90,10 @@ async fn is_over_for_whoever_asked_meanwhile(leased: bool) {
         assert_eq!(asking.await.expect("asks").expect("asks"), Asked::Answered(vec![Waits::Made]));
     } else {
         let answer = asking.await.expect("asks").expect("asks");
-        assert!(matches!(&answer, Asked::Answered(waits) if matches!(waits[0], Waits::Known { .. })), "{answer:?}");
+        assert!(
+            matches!(&answer, Asked::Answered(waits) if matches!(waits[0], Waits::Known { .. })),
+            "{answer:?}"
+        );
         worker.batch_execute("COMMIT").await.expect("ends");
     }
     let read = async |key| store.kept_entries(vec![key]).await.expect("reads").remove(0).expect("is there");

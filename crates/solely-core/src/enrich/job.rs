@@ -12,7 +12,7 @@ use async_trait::async_trait;
 use serde::Serialize;
 use tokio::time::Instant;
 
-use super::finder::{Candidate, Findings};
+use super::finder::{Candidate, Findings, Place};
 use super::matcher::{Verdict, Why};
 use super::system::{Enrich, Provider};
 use super::timeline::Made;
@@ -66,7 +66,12 @@ impl Handler for Lookups {
     }
 
     fn died(&self, job: &Job, error: &str) -> Done {
-        let Ok(lookup) = job.payload.parse::<Lookup>() else { return Done::default() };
+        // One that cannot be read is waited for, too: its key is the place.
+        let lookup = job.payload.parse().unwrap_or_else(|_| Lookup {
+            place: Place { place_id: job.key.clone(), ..Place::default() },
+            request_id: None,
+            refreshes: None,
+        });
         let mut done = self.done(job, &lookup, Resolved::failed(), &[], Instant::now());
         for told in done.events.iter_mut().chain(&mut done.otherwise) {
             told.reason = Some(error.to_owned());

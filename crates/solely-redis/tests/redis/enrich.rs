@@ -10,10 +10,10 @@ use solely_core::config::{EnrichConfig, ProviderConfig};
 use solely_core::enrich::{
     Asker, Enrich, EnrichParts, PlaceRef, Provider, Resolved, State, Status, Wanted, entry_key, queue,
 };
-use solely_core::job::{ClaimReply, ClaimRequest, Claimed};
+use solely_core::job::{ClaimReply, ClaimRequest, Claimed, NewJob};
 use solely_core::liveness::Beat;
 use solely_core::upstream::http::{HttpClient, Tls};
-use solely_core::worker::{Delivery, Done};
+use solely_core::worker::{Delivery, Done, Failure};
 use solely_core::{Json, ProcessId, Store};
 use solely_postgres::PostgresStore;
 use solely_testing::{RedisServer, fresh_database};
@@ -132,7 +132,8 @@ async fn a_lookup_with_nothing_to_do_leaves_nobody_waiting() {
             enrich.ask(&from, &Wanted { providers, places, city: None }).await.expect("answers").pending
         };
         assert_eq!(ask("first").await, 1);
-        let resolved = Resolved { status: Status::Found, url: Some("https://wolt.com/a".to_owned()), meta: None };
+        let resolved =
+            Resolved { status: Status::Found, url: Some("https://wolt.com/a".to_owned()), meta: None };
         let long = Duration::from_secs(86_400);
         let entry = PutEntry {
             key: place.clone(),
@@ -142,16 +143,9 @@ async fn a_lookup_with_nothing_to_do_leaves_nobody_waiting() {
             told: None,
         };
         instance.cache.put(vec![entry]).await.expect("writes");
-        let process = ProcessId::random();
-        let (store, dead_after) = (&instance.store, Duration::from_secs(60));
-        store.beat(Beat { process, dead_after }).await.expect("beats");
-        let request = ClaimRequest { process, queue: queue("wolt"), limit: 1, lock: dead_after };
-        let ClaimReply::Jobs { mut jobs, .. } = store.claim(request).await.expect("claims") else { panic!() };
-        let Claimed { claim, job } = jobs.remove(0);
-        let delivery = Delivery { claim, job, stopping: CancellationToken::new() };
+        let delivery = delivery(&instance).await;
         let done = enrich.queues()[0].handler.handle(&delivery).await.expect("nothing to do");
-        let Done { effect, next_jobs, events, otherwise } = done;
-        let ending = Commit { claim, verdict: Verdict::Complete, effect, next_jobs, events, otherwise };
+        let ending = ending(&delivery, Verdict::Complete, done);
 
         assert!(instance.cache.forget(place.clone(), long, None).await.expect("forgets"));
         assert_eq!(ask("second").await, 1, "it waits for the lookup");
@@ -159,4 +153,45 @@ async fn a_lookup_with_nothing_to_do_leaves_nobody_waiting() {
         let recalled = enrich.recall("second").await.expect("reads").expect("is remembered");
         assert!(matches!(recalled[0].states[0].1, State::Known { .. }), "left waiting: {recalled:?}");
     }
+}
+
+/// A lookup that cannot be read, as one of another version may be, is given up, and whoever waits for it hears so.
+#[tokio::test]
+async fn a_lookup_that_cannot_be_read_leaves_nobody_waiting() {
+    let redis = RedisServer::start();
+    let instance =
+        Instance::with(&Place::embedded(redis.url()).store().await, &redis.url(), Setup::default()).await;
+    let (enrich, provider) = enrich(&instance);
+    let mut of_old = NewJob { kind: "lookup".to_owned(), ..NewJob::new(queue("wolt"), "p") };
+    of_old.payload = Json::of(&std::collections::BTreeMap::from([("spoken", "another language")]));
+    instance.store.enqueue(vec![of_old]).await.expect("enqueues");
+    let places = [PlaceRef { place_id: "p", name: "Pizza", address: None }];
+    let from = Asker { request_id: "asks".to_owned(), trace: None };
+    let wanted = Wanted { providers: std::slice::from_ref(&provider), places: &places, city: None };
+    assert_eq!(enrich.ask(&from, &wanted).await.expect("answers").pending, 1);
+    let (delivery, handler) = (delivery(&instance).await, enrich.queues()[0].handler.clone());
+    let failure = handler.handle(&delivery).await.expect_err("cannot be read");
+    let Failure::Permanent { error } = failure else { panic!("{failure:?}") };
+    let ending =
+        ending(&delivery, Verdict::Dead { error: error.clone() }, handler.died(&delivery.job, &error));
+    instance.jobs.settle(vec![ending]).await.expect("settles").remove(0).expect("settles");
+    let recalled = enrich.recall("asks").await.expect("reads").expect("is remembered");
+    assert!(matches!(recalled[0].states[0].1, State::Known { .. }), "left waiting: {recalled:?}");
+}
+
+/// The one lookup that there is, claimed.
+async fn delivery(instance: &Instance) -> Delivery {
+    let (process, store, minute) = (ProcessId::random(), &instance.store, Duration::from_secs(60));
+    store.beat(Beat { process, dead_after: minute }).await.expect("beats");
+    let request = ClaimRequest { process, queue: queue("wolt"), limit: 1, lock: minute };
+    let ClaimReply::Jobs { mut jobs, .. } = store.claim(request).await.expect("claims") else {
+        panic!("is alive")
+    };
+    let Claimed { claim, job } = jobs.remove(0);
+    Delivery { claim, job, stopping: CancellationToken::new() }
+}
+
+fn ending(delivery: &Delivery, verdict: Verdict, done: Done) -> Commit {
+    let Done { effect, next_jobs, events, otherwise } = done;
+    Commit { claim: delivery.claim, verdict, effect, next_jobs, events, otherwise }
 }

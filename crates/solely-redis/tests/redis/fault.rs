@@ -270,6 +270,15 @@ async fn a_node_of_a_cluster_restarted() {
     load.end().await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_of_a_cluster_followed_by_its_replica() {
+    let (mut redis, store) = (RedisCluster::start_with_replicas(), store());
+    let load = Load::begin(&store, &redis.url()).await;
+    tokio::task::block_in_place(|| redis.fail_over());
+    load.is_used_again().await;
+    load.end().await;
+}
+
 /// Redis that is full takes no more: what it has cannot follow, and is not trusted for long.
 #[tokio::test]
 async fn full_so_that_it_refuses_writes() {

@@ -1,4 +1,4 @@
-//! PostgreSQL restarted under load: work resumes by itself, nothing is lost or doubled, and
+//! PostgreSQL restarted under load, or followed by its standby: work resumes by itself, nothing is lost or doubled, and
 //! callers are told at once.
 
 use std::sync::Arc;
@@ -17,6 +17,8 @@ use solely_core::worker::{Delivery, Done, Failure, Handler, QueueSpec, Worker};
 use solely_core::{JobId, ProcessId, Store as _, StoreError};
 use solely_postgres::{Options, PostgresStore};
 use solely_testing::PostgresServer;
+use solely_torture::proxy::Proxy;
+use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 /// Tells of every delivery that is settled.
@@ -83,24 +85,67 @@ async fn until_worked(store: &PostgresStore, id: JobId) {
     }
 }
 
+/// A store with a worker and callers who enqueue as fast as they are answered.
+struct Load {
+    store: Arc<PostgresStore>,
+    enough: Arc<AtomicBool>,
+    callers: Vec<JoinHandle<Told>>,
+    stop: CancellationToken,
+    tasks: Vec<JoinHandle<()>>,
+}
+
+impl Load {
+    async fn begin(url: &str) -> Self {
+        let store = Arc::new(PostgresStore::open(url, &Options::default()).await.expect("opens"));
+        let jobs = Jobs::new(store.clone(), Bus::new(), Arc::new(Metrics::default()));
+        let (process, stop) = (ProcessId::random(), CancellationToken::new());
+        let mut spec = QueueSpec::new("load", Arc::new(Tells));
+        // A claim whose COMMIT was lost in a crash is nobody's until its lock ends.
+        spec.lock = Duration::from_secs(3);
+        let upkeep = Upkeep::new(jobs.clone(), process, std::slice::from_ref(&spec), Retention::default());
+        upkeep.beat().await.expect("beats");
+        let worker =
+            Worker { jobs: jobs.clone(), process, queues: vec![spec], grace: Duration::from_secs(5) };
+        let tasks = vec![tokio::spawn(upkeep.run(stop.clone())), tokio::spawn(worker.run(stop.clone()))];
+        let enough = Arc::new(AtomicBool::new(false));
+        let callers = (0..16).map(|_| tokio::spawn(enqueue(jobs.clone(), enough.clone()))).collect();
+        Self { store, enough, callers, stop, tasks }
+    }
+
+    /// What was acknowledged is worked exactly once, what was refused is not there.
+    async fn end(self, longest_outage: Duration) {
+        self.enough.store(true, Ordering::Relaxed);
+        let (store, mut made, mut refused) = (self.store, 0, 0);
+        for caller in self.callers {
+            let told = caller.await.expect("ends");
+            // Only whoever was cut off at COMMIT waits, to be told what became of it.
+            let patience = longest_outage + Duration::from_secs(5);
+            assert!(told.slowest < patience, "{:?}, away for {longest_outage:?}", told.slowest);
+            for id in &told.made {
+                until_worked(&store, *id).await;
+                let told_of = store.timeline(format!("load:{id}"), None, 10).await.expect("reads");
+                assert_eq!(told_of.len(), 1, "worked exactly once");
+            }
+            for id in &told.refused {
+                assert!(store.job(*id).await.expect("reads").is_none(), "refused, and yet there");
+            }
+            made += told.made.len();
+            refused += told.refused.len();
+        }
+        println!("{made} made and worked once, {refused} refused");
+        assert!(made > 100 && refused > 0);
+        self.stop.cancel();
+        for task in self.tasks {
+            task.await.expect("ends");
+        }
+    }
+}
+
 /// Callers and workers have threads of their own: this one waits for the server to stop and start.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn postgres_restarted_under_load_loses_and_doubles_nothing() {
     let mut server = PostgresServer::start();
-    let store = PostgresStore::open(&server.url(), &Options::default()).await.expect("opens");
-    let store = Arc::new(store);
-    let jobs = Jobs::new(store.clone(), Bus::new(), Arc::new(Metrics::default()));
-    let (process, stop) = (ProcessId::random(), CancellationToken::new());
-    let mut spec = QueueSpec::new("load", Arc::new(Tells));
-    // A claim whose COMMIT was lost in a crash is nobody's until its lock ends.
-    spec.lock = Duration::from_secs(3);
-    let upkeep = Upkeep::new(jobs.clone(), process, std::slice::from_ref(&spec), Retention::default());
-    upkeep.beat().await.expect("beats");
-    let upkeep = tokio::spawn(upkeep.run(stop.clone()));
-    let worker = Worker { jobs: jobs.clone(), process, queues: vec![spec], grace: Duration::from_secs(5) };
-    let worker = tokio::spawn(worker.run(stop.clone()));
-    let enough = Arc::new(AtomicBool::new(false));
-    let callers: Vec<_> = (0..16).map(|_| tokio::spawn(enqueue(jobs.clone(), enough.clone()))).collect();
+    let load = Load::begin(&server.url()).await;
     let mut longest_outage = Duration::ZERO;
     for round in 0..4 {
         tokio::time::sleep(Duration::from_millis(300)).await;
@@ -112,34 +157,38 @@ async fn postgres_restarted_under_load_loses_and_doubles_nothing() {
         }
         // While it is away, health tells the truth and nobody waits for the answer.
         let asked = Instant::now();
-        assert!(store.health().await.is_err());
+        assert!(load.store.health().await.is_err());
         assert!(asked.elapsed() < Duration::from_secs(3), "{:?}", asked.elapsed());
         tokio::time::sleep(Duration::from_millis(200)).await;
         server.start_again();
-        until_healthy(&store).await;
+        until_healthy(&load.store).await;
         longest_outage = longest_outage.max(outage.elapsed());
     }
-    enough.store(true, Ordering::Relaxed);
-    let (mut made, mut refused) = (0, 0);
-    for caller in callers {
-        let told = caller.await.expect("ends");
-        // Only whoever was cut off at COMMIT waits, to be told what became of it.
-        let patience = longest_outage + Duration::from_secs(5);
-        assert!(told.slowest < patience, "{:?}, away for {longest_outage:?}", told.slowest);
-        for id in &told.made {
-            until_worked(&store, *id).await;
-            let told_of = store.timeline(format!("load:{id}"), None, 10).await.expect("reads");
-            assert_eq!(told_of.len(), 1, "worked exactly once");
-        }
-        for id in &told.refused {
-            assert!(store.job(*id).await.expect("reads").is_none(), "refused, and yet there");
-        }
-        made += told.made.len();
-        refused += told.refused.len();
-    }
-    println!("{made} made and worked once, {refused} refused");
-    assert!(made > 100 && refused > 0);
-    stop.cancel();
-    worker.await.expect("ends");
-    upkeep.await.expect("ends");
+    load.end(longest_outage).await;
+}
+
+/// The server dies, and its standby, which has all that was acknowledged, takes its place at its address. As long as the
+/// address leads to a standby that is none yet, everyone is refused.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn postgres_followed_by_its_standby_loses_and_doubles_nothing() {
+    let mut first = PostgresServer::start();
+    let proxy = Proxy::before(&first.url()).await.expect("listens");
+    // Its tables are there before it has a standby.
+    drop(PostgresStore::open(&first.url(), &Options::default()).await.expect("opens"));
+    let standby = first.standby();
+    let load = Load::begin(&proxy.url).await;
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    let outage = Instant::now();
+    first.crash();
+    proxy.lead_to(&standby.url()).expect("leads there");
+    // What only reads is no store.
+    let asked = Instant::now();
+    assert!(load.store.health().await.is_err());
+    assert!(asked.elapsed() < Duration::from_secs(3), "{:?}", asked.elapsed());
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    standby.promote();
+    until_healthy(&load.store).await;
+    let outage = outage.elapsed();
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    load.end(outage).await;
 }
