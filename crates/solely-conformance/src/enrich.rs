@@ -153,6 +153,21 @@ pub async fn a_wait_ends_with_what_is_written_after_what_was_seen(world: World) 
     assert_eq!(waits.len(), 3, "each is a wait of its own");
 }
 
+/// What was there and is kept no more does not come back as an answer, however often the request is used.
+pub async fn what_is_kept_no_more_ends_no_wait(world: World) {
+    let store = world.store();
+    let brief = Duration::from_secs(1);
+    let lifetimes = Lifetimes { fresh: brief, stale: brief, keep: 2 * brief };
+    store.put_entries(vec![PutEntry { lifetimes, ..found("a", Overwrite::Always) }]).await.expect("writes");
+    world.advance(3 * brief);
+    for places in [["a"], ["b"], ["a"]] {
+        asked(&store, ask("r", &places)).await;
+        let since = told(&store, "r").await.expect("remembered").0["wolt/a"].since.expect("it waits");
+        let kept = store.kept_entries(vec![entry_key("wolt", "a")]).await.expect("reads").remove(0);
+        assert!(!kept.is_some_and(|entry| ends_wait(&entry, since)), "it waits for what comes");
+    }
+}
+
 /// A request remembers what it was told, across its uses and a restart, for as long as it may.
 pub async fn a_request_remembers_what_it_was_told(mut world: World) {
     let store = world.store();

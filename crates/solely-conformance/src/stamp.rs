@@ -55,6 +55,7 @@ macro_rules! stamp {
                 a_request_remembers_what_it_was_told,
                 what_a_request_was_told_is_kept_while_it_is_used,
                 a_wait_ends_with_what_is_written_after_what_was_seen,
+                what_is_kept_no_more_ends_no_wait,
                 of_many_who_ask_at_once_one_makes_the_job,
                 a_request_of_too_many_places_changes_nothing,
                 warming_remembers_no_request,

@@ -125,12 +125,13 @@ fn entry_of(found: &Row<'_>, key: EntryKey, now: Timestamp) -> Result<Entry, Err
     })
 }
 
-/// Keeps an entry for at least this long from now.
+/// Keeps an entry for at least this long from now. One that is not kept any more is not brought back.
 pub(crate) fn keep_for(tx: &Tx<'_>, key: &EntryKey, keep: Duration) -> Result<(), Error> {
     let mut keep_longer = tx.conn.prepare_cached(
-        "UPDATE entries SET keep_until = ?3 WHERE space = ?1 AND key = ?2 AND keep_until < ?3",
+        "UPDATE entries SET keep_until = ?3 WHERE space = ?1 AND key = ?2 AND keep_until < ?3 AND keep_until > ?4",
     )?;
-    keep_longer.execute(params![key.space, key.key, tx.now.plus(keep).as_millis()]).map(drop)
+    let (until, now) = (tx.now.plus(keep).as_millis(), tx.now_ms());
+    keep_longer.execute(params![key.space, key.key, until, now]).map(drop)
 }
 
 /// Writes one entry, if its version allows.

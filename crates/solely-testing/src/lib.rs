@@ -85,44 +85,49 @@ pub struct PostgresServer {
 }
 
 /// A disk of its own, in memory, for what may find it full.
-struct Disk(PathBuf);
+struct Disk {
+    at: PathBuf,
+    mib: u32,
+}
 
 impl Disk {
-    /// None where none can be mounted: that takes root.
+    /// None where none can be mounted: that takes root, and more than some containers let it have.
     fn mount(at: PathBuf, mib: u32) -> Option<Self> {
-        std::fs::create_dir_all(&at).ok()?;
+        std::fs::create_dir(&at).ok()?;
         let mut command = Command::new("mount");
         command.args(["-t", "tmpfs", "-o", &format!("size={mib}m,mode=0700"), "tmpfs"]).arg(&at);
-        let mounted = command.stderr(Stdio::null()).status().is_ok_and(|status| status.success());
-        mounted.then_some(Self(at))
-    }
-
-    fn ballast(&self) -> PathBuf {
-        self.0.join("ballast")
-    }
-
-    /// Takes all that is free.
-    fn fill(&self) {
-        let df = Command::new("df").args(["--block-size=1", "--output=avail"]).arg(&self.0).output();
-        let text = String::from_utf8(df.expect("df runs").stdout).expect("is text");
-        let free: u64 = text.lines().nth(1).and_then(|line| line.trim().parse().ok()).expect("a number");
-        if free > 0 {
-            let _ = Command::new("fallocate")
-                .args(["--length", &free.to_string()])
-                .arg(self.ballast())
-                .stderr(Stdio::null())
-                .status();
+        if command.stderr(Stdio::null()).status().is_ok_and(|status| status.success()) {
+            return Some(Self { at, mib });
         }
+        let _ = std::fs::remove_dir(&at);
+        None
     }
 
+    /// Makes it as small as what is on it. False if more came meanwhile, again and again.
+    fn fill(&self) -> bool {
+        let used = || {
+            let df =
+                Command::new("df").args(["--block-size=1K", "--output=used"]).arg(&self.at).output().ok()?;
+            String::from_utf8(df.stdout).ok()?.lines().nth(1)?.trim().parse::<u64>().ok()
+        };
+        (0..5).any(|_| used().is_some_and(|kib| self.resize(&format!("{kib}k"))))
+    }
+
+    /// Gives it its size again.
     fn free(&self) {
-        let _ = std::fs::remove_file(self.ballast());
+        assert!(self.resize(&format!("{}m", self.mib)), "the disk has room again");
+    }
+
+    fn resize(&self, size: &str) -> bool {
+        let mut command = Command::new("mount");
+        command.args(["-o", &format!("remount,size={size}")]).arg(&self.at);
+        command.stderr(Stdio::null()).status().is_ok_and(|status| status.success())
     }
 }
 
 impl Drop for Disk {
     fn drop(&mut self) {
-        let _ = Command::new("umount").arg("--lazy").arg(&self.0).stderr(Stdio::null()).status();
+        let _ = Command::new("umount").arg("--lazy").arg(&self.at).stderr(Stdio::null()).status();
     }
 }
 
@@ -155,7 +160,7 @@ impl PostgresServer {
         own(folder.path());
         let disk = disk_mib.and_then(|mib| Disk::mount(folder.path().join("data"), mib));
         if let Some(disk) = &disk {
-            own(&disk.0);
+            own(&disk.at);
         }
         let made = as_postgres(&bin.join("initdb"))
             .args(["--auth=trust", "--username=postgres", "--encoding=UTF8", "--no-sync", "--pgdata"])
@@ -248,19 +253,23 @@ impl PostgresServer {
         }
     }
 
-    /// Fills its disk. False if it has none of its own.
+    /// Fills its disk. False if that cannot be done.
     pub fn fill_disk(&self) -> bool {
-        self.disk.as_ref().inspect(|disk| disk.fill()).is_some()
+        self.disk.as_ref().is_some_and(Disk::fill)
     }
 
     /// Makes room again, and starts it again should it have given up.
     pub fn free_disk(&mut self) {
         let Some(disk) = &self.disk else { return };
         disk.free();
-        if self.child.as_mut().is_some_and(|child| matches!(child.try_wait(), Ok(None))) {
-            self.until_ready();
-        } else {
-            self.start_again();
+        let deadline = Instant::now() + Duration::from_secs(60);
+        // It may be about to give up, because of what it met before.
+        while !self.is_ready() {
+            assert!(Instant::now() < deadline, "postgres is not ready");
+            if !self.child.as_mut().is_some_and(|child| matches!(child.try_wait(), Ok(None))) {
+                self.start_again();
+            }
+            std::thread::sleep(Duration::from_millis(10));
         }
     }
 
@@ -303,12 +312,16 @@ impl PostgresServer {
 
     fn until_ready(&self) {
         let deadline = Instant::now() + Duration::from_secs(60);
-        let mut look = Command::new(self.bin.join("pg_isready"));
-        look.args(["-q", "-h", "127.0.0.1", "-p", &self.port.to_string()]);
-        while !look.status().is_ok_and(|status| status.success()) {
+        while !self.is_ready() {
             assert!(Instant::now() < deadline, "postgres is not ready");
             std::thread::yield_now();
         }
+    }
+
+    fn is_ready(&self) -> bool {
+        let mut look = Command::new(self.bin.join("pg_isready"));
+        look.args(["-q", "-h", "127.0.0.1", "-p", &self.port.to_string()]);
+        look.status().is_ok_and(|status| status.success())
     }
 }
 

@@ -124,8 +124,8 @@ impl Plan {
             }
             60..75 => Harm::CutBeforeCommit,
             75..90 => Harm::CutAfterCommit,
-            90..96 => Harm::CutAll,
-            96..97 => Harm::FillDisk { time: self.millis(200..3_000) },
+            90..94 => Harm::CutAll,
+            94..97 => Harm::FillDisk { time: self.millis(200..3_000) },
             _ => Harm::Restart { at_once: self.rng.random_bool(0.5) },
         }
     }

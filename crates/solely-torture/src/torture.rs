@@ -185,6 +185,8 @@ const ENTRIES_KNOWN: u64 = 800;
 const CALLS_MAX: u64 = 5;
 /// The disk of the database: room for hours.
 const DISK_MIB: u32 = 8_192;
+/// How long a database may take to be itself again.
+const RECOVERS: Duration = Duration::from_secs(2);
 /// By how much the clock of a process may be wrong.
 const SKEW_MS: std::ops::RangeInclusive<i64> = -300_000..=300_000;
 /// Runs under way at once.
@@ -198,6 +200,8 @@ struct Torture<'a> {
     redis: Option<RedisServer>,
     redis_paused_until: Option<Instant>,
     disk_full_until: Option<Instant>,
+    /// When the database is sure to answer, after its disk was full.
+    answers_from: Option<Instant>,
     proxy: Proxy,
     upstream: CountingUpstream,
     store: Arc<PostgresStore>,
@@ -235,6 +239,7 @@ pub async fn torture(options: &Options) -> Result<Report> {
         redis: with_redis.then(RedisServer::start),
         redis_paused_until: None,
         disk_full_until: None,
+        answers_from: None,
         proxy,
         upstream: CountingUpstream::start().await?,
         store,
@@ -259,15 +264,14 @@ impl Torture<'_> {
         }
         let (deadline, mut told) = (Instant::now() + self.options.time, Instant::now());
         while Instant::now() < deadline {
-            if self.disk_full_until.is_none() {
+            if self.answers() {
                 self.begin_runs().await?;
             }
             let Some(Step { rest, harm }) = plan.next() else { break };
             tokio::time::sleep(rest).await;
             self.harm(&harm)?;
             self.care_for_processes()?;
-            // A database that has given up with its disk answers nobody.
-            if self.disk_full_until.is_none() {
+            if self.answers() {
                 self.check_ended_runs().await?;
             }
             if self.options.broken.is_some() && !self.report.violations.is_empty() {
@@ -389,6 +393,7 @@ impl Torture<'_> {
             }
             Harm::FillDisk { time } if self.disk_full_until.is_none() && self.server.fill_disk() => {
                 report.disks_full += 1;
+                self.upstream.set_forgetful(true);
                 self.disk_full_until = Some(Instant::now() + time);
             }
             // It may be down already.
@@ -429,7 +434,14 @@ impl Torture<'_> {
     fn free_disk(&mut self) {
         if self.disk_full_until.take().is_some() {
             self.server.free_disk();
+            self.upstream.set_forgetful(false);
+            self.answers_from = Some(Instant::now() + RECOVERS);
         }
+    }
+
+    /// A database that has given up with its disk answers nobody for a while.
+    fn answers(&self) -> bool {
+        self.disk_full_until.is_none() && self.answers_from.is_none_or(|from| from <= Instant::now())
     }
 
     fn thaw_redis(&mut self) {
@@ -538,6 +550,9 @@ impl Torture<'_> {
         self.proxy.cut(Cut::Not);
         self.thaw_redis();
         self.free_disk();
+        while !self.answers() {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
         for process in &mut self.processes {
             process.go_on();
         }

@@ -40,6 +40,8 @@ struct Counts {
     heard: u64,
     /// Calls that it failed, throttled, left unanswered or answered with nonsense.
     troubles: u64,
+    /// Nothing can be written: what is asked for now cannot be remembered, and is asked for again.
+    forgetful: bool,
 }
 
 /// How long someone may listen before another does: it may have died.
@@ -75,6 +77,11 @@ impl CountingUpstream {
         let address = listener.local_addr()?;
         tokio::spawn(async { axum::serve(listener, app).await });
         Ok(Self { address, calls })
+    }
+
+    /// Whether those who ask can remember the answer. Calls of those who cannot are not counted.
+    pub fn set_forgetful(&self, forgetful: bool) {
+        self.calls.lock().unwrap_or_else(PoisonError::into_inner).forgetful = forgetful;
     }
 
     /// Calls that it failed, throttled, left unanswered or answered with nonsense.
@@ -150,7 +157,9 @@ async fn answers(calls: &Calls, count: impl FnOnce(&mut Counts)) -> Result<(), R
     {
         let mut calls = calls.lock().unwrap_or_else(PoisonError::into_inner);
         if mood < 96 {
-            count(&mut calls);
+            if !calls.forgetful {
+                count(&mut calls);
+            }
         } else {
             calls.troubles += 1;
         }

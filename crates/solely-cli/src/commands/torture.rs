@@ -38,7 +38,11 @@ pub(crate) fn run(asked: &Asked) -> Result<(), Failed> {
     };
     eprintln!("seed {} (--seed {} repeats it)", options.seed, options.seed);
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    let report = runtime.block_on(torture::torture(&options))?;
+    let report = runtime.block_on(async {
+        let stop = stop_on_signal()?;
+        // Whoever is told to stop takes its servers and their disk with it.
+        stop.run_until_cancelled(torture::torture(&options)).await.context("stopped before its end")?
+    })?;
     if asked.json {
         println!("{}", serde_json::to_string(&report)?);
     } else {

@@ -59,7 +59,7 @@ impl Handler for Lookups {
         let entry = entry?;
         if entry.is_some_and(|entry| self.is_done(&entry, &lookup, job)) {
             self.give_lease_back(job);
-            return Ok(self.known(job, &lookup, time.began));
+            return Ok(self.known(job, &lookup));
         }
         let (resolved, refused) = self.find(&lookup, job, &time).await?;
         Ok(self.done(job, &lookup, resolved, &refused, time.began))
@@ -175,7 +175,7 @@ impl Lookups {
 
     /// There was something by the time it was looked for: nothing is written, but that it was so. Should it have
     /// ended by now, or been forgotten, somebody may wait for this lookup: then it is one that failed.
-    fn known(&self, job: &Job, lookup: &Lookup, began: Instant) -> Done {
+    fn known(&self, job: &Job, lookup: &Lookup) -> Done {
         let details = serde_json::json!({
             "provider": self.provider.name, "job": job.id.to_string(),
             "made": Made::of(job, lookup.refreshes.is_some()),
@@ -185,10 +185,12 @@ impl Lookups {
             .reason("already_cached")
             .details(Json::of(&details));
         told.request_id.clone_from(&lookup.request_id);
-        Done { otherwise: vec![told], ..self.done(job, lookup, Resolved::failed(), &[], began) }
+        let (entry, failed) = self.outcome(job, lookup, &Resolved::failed(), &[]);
+        let effect = Effect::PutEntries(vec![entry]);
+        Done { effect, events: vec![failed], otherwise: vec![told], ..Done::default() }
     }
 
-    /// The entry, written with the end of the job. A lookup that failed replaces nothing that may be served.
+    /// What is written with the end of the job, and said when it is true.
     fn done(
         &self,
         job: &Job,
@@ -197,8 +199,31 @@ impl Lookups {
         refused: &[Refused],
         began: Instant,
     ) -> Done {
+        let (entry, told) = self.outcome(job, lookup, &resolved, refused);
+        let written = Written {
+            resolved,
+            ttl: entry.lifetimes.stale,
+            waited: job.updated_at.since(job.created_at),
+            began,
+            request_id: lookup.request_id.clone(),
+            owner: job.id.to_string(),
+        };
+        self.enrich.inner.is_writing(entry.key.clone(), written);
+        // Told of, too, where what may be served stays as it is.
+        let (events, otherwise) = (vec![told.clone()], vec![told]);
+        Done { effect: Effect::PutEntries(vec![entry]), events, otherwise, ..Done::default() }
+    }
+
+    /// The entry of what was found, and what is told of it. A lookup that failed replaces nothing that may be served.
+    fn outcome(
+        &self,
+        job: &Job,
+        lookup: &Lookup,
+        resolved: &Resolved,
+        refused: &[Refused],
+    ) -> (PutEntry, NewEvent) {
         let (provider, key) = (&self.provider, entry_key(&self.provider.name, &lookup.place.place_id));
-        let lifetimes = provider.settings.lives.of(&resolved);
+        let lifetimes = provider.settings.lives.of(resolved);
         let (event, overwrite) = if resolved.is_failed() {
             ("lookup_failed", Overwrite::IfGone)
         } else {
@@ -213,20 +238,7 @@ impl Lookups {
             .outcome(resolved.status.word())
             .details(Json::of(&details));
         told.request_id.clone_from(&lookup.request_id);
-        let value = Json::of(&resolved);
-        let written = Written {
-            resolved,
-            ttl: lifetimes.stale,
-            waited: job.updated_at.since(job.created_at),
-            began,
-            request_id: lookup.request_id.clone(),
-            owner: job.id.to_string(),
-        };
-        self.enrich.inner.is_writing(key.clone(), written);
-        let entry = PutEntry { key, value, lifetimes, overwrite, told: None };
-        // Told of, too, where what may be served stays as it is.
-        let (events, otherwise) = (vec![told.clone()], vec![told]);
-        Done { effect: Effect::PutEntries(vec![entry]), events, otherwise, ..Done::default() }
+        (PutEntry { key, value: Json::of(resolved), lifetimes, overwrite, told: None }, told)
     }
 }
 

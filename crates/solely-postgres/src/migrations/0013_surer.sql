@@ -189,7 +189,7 @@ BEGIN
                                        FROM entries
                                       WHERE entries.space = 'enrich:' || split_part(named.name, '/', 1)
                                         AND entries.key = substr(named.name, strpos(named.name, '/') + 1)
-                                        AND entries.keep_until < now_ms + ttls[again.n]
+                                        AND entries.keep_until > now_ms AND entries.keep_until < now_ms + ttls[again.n]
                                       LIMIT 1
                                         FOR UPDATE SKIP LOCKED) AS kept) AS longer
          WHERE entries.ctid = longer.at AND entries.keep_until < longer.until;
