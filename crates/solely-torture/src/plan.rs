@@ -124,8 +124,9 @@ impl Plan {
             }
             60..75 => Harm::CutBeforeCommit,
             75..90 => Harm::CutAfterCommit,
-            90..94 => Harm::CutAll,
-            94..97 => Harm::FillDisk { time: self.millis(200..3_000) },
+            // Where a guard is off, nothing is done that only takes time.
+            96..97 if self.broken.is_none() => Harm::FillDisk { time: self.millis(200..3_000) },
+            90..97 => Harm::CutAll,
             _ => Harm::Restart { at_once: self.rng.random_bool(0.5) },
         }
     }
