@@ -104,8 +104,8 @@ export class Solely {
     return answer.json();
   }
 
-  async post(path, body = {}) {
-    const answer = await fetch(this.url + path, { method: 'POST', body: JSON.stringify(body), headers: { 'Content-Type': 'application/json' } });
+  async post(path, body = {}, method = 'POST') {
+    const answer = await fetch(this.url + path, { method, body: JSON.stringify(body), headers: { 'Content-Type': 'application/json' } });
     return { status: answer.status, body: await answer.json().catch(() => null) };
   }
 }

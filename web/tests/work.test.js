@@ -20,6 +20,9 @@ url = "${sandbox.url}/finder"
 [feed.sources.diamonds]
 url = "${sandbox.url}/feed"
 rate = ""
+
+[products.plugins.tours]
+url = "${sandbox.url}/products"
 `;
   server = await Solely.serve({ config });
 });
@@ -82,9 +85,17 @@ test('what looks like a tag is text, everywhere', async () => {
   });
   await server.post('/v1/reservations', { userId: evil, boxInventoryId: evil });
   await server.post('/v1/enrich', { results: [{ placeId: evil, name: evil }] });
-  for (const path of ['/leases', '/boxes', '/enrich', '/jobs', `/explain?key=${encodeURIComponent(`place:${evil}`)}`, `/explain?key=${encodeURIComponent(`inventory:${evil}`)}`]) {
+  const product = { productId: evil, productName: evil, options: [{ optionId: evil, optionName: evil }] };
+  const kept = await server.post('/v1/products/cache', { appKey: 'tours', userId: 'ada', operation: 'searchProducts', products: [product] }, 'PUT');
+  assert.ok(kept.status < 300, JSON.stringify(kept));
+  const run = await server.post('/v1/runs', { source: 'diamonds', partitions: [{ partitionId: evil, minPrice: 0, maxPrice: 250_000 }] });
+  assert.equal(run.status, 202, JSON.stringify(run));
+  // What stands on these pages comes from the configuration alone; they are looked at all the same.
+  const quiet = ['/', '/upstreams', '/alerts'];
+  for (const path of ['/runs', '/products', ...quiet, '/leases', '/boxes', '/enrich', '/jobs', `/explain?key=${encodeURIComponent(`place:${evil}`)}`, `/explain?key=${encodeURIComponent(`inventory:${evil}`)}`]) {
     const page = await open(browser, server.url + path);
-    await page.locator('#main', { hasText: evil }).waitFor();
+    if (path === '/products') await page.locator('button:text("Search")').click();
+    if (!quiet.includes(path)) await page.locator('#main', { hasText: evil }).waitFor();
     await text(page, '.status', /Live/);
     assert.equal(await page.locator('img[src="x"]').count(), 0, path);
     assert.equal(await page.evaluate(() => globalThis.hurt), undefined, path);

@@ -27,6 +27,14 @@ def state():
 
 
 @schemathesis.hook
+def map_body(context, body):
+    """Whoever waits for a lease that another has may do so for a minute, which is no answer that is looked at here."""
+    if isinstance(body, dict) and isinstance(body.get("waitMs"), int) and 100 < body["waitMs"] <= 60_000:
+        return {**body, "waitMs": 100}
+    return body
+
+
+@schemathesis.hook
 def before_call(context, case, kwargs):
     BEFORE.state = state()
 

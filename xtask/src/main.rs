@@ -1,10 +1,11 @@
-//! The repository's own commands: `cargo xtask setup | fmt | test | ci | web | api | bench | count | mutate | fuzz`.
+//! The repository's own commands: `cargo xtask setup | fmt | test | ci | web | api | bench | count | mutate | fuzz | guided`.
 //!
 //! `ci` is exactly what runs before a change lands, and includes `test`; both install what they
 //! need if it is missing.
 
 mod count;
 mod fuzz;
+mod guided;
 mod mutate;
 mod web;
 
@@ -54,6 +55,18 @@ enum Task {
         #[arg(long, default_value_t = 400)]
         cases: u32,
     },
+    /// Fuzz whatever comes from outside, guided by what it reaches (libFuzzer)
+    Guided {
+        /// One target; every one if none is named
+        #[arg(value_parser = clap::builder::PossibleValuesParser::new(guided::TARGETS))]
+        target: Option<String>,
+        /// How long each target is fuzzed
+        #[arg(long, default_value_t = 60)]
+        seconds: u32,
+        /// Keep what reaches something new in fuzz/corpus
+        #[arg(long)]
+        keep: bool,
+    },
     /// Count what does not depend on the machine, and compare it with bench/counts.txt
     Count {
         /// Write what was counted instead
@@ -84,6 +97,9 @@ fn main() -> Result<()> {
         Task::Api => api(),
         Task::Mutate { filter } => mutate::mutate(root(), filter.as_deref().unwrap_or_default()),
         Task::Fuzz { cases } => fuzz::fuzz(root(), cases),
+        Task::Guided { target, seconds, keep } => {
+            guided::guided(root(), &guided::Asked { target: target.as_deref(), seconds, keep })
+        }
         Task::Count { write } => setup().and_then(|()| count::count(root(), write)),
         Task::Bench { names, peers, quick } => bench(&names, peers, quick),
     }
@@ -141,6 +157,9 @@ fn fmt(check: bool) -> Result<()> {
 /// Cases for each route among the tests; `cargo xtask fuzz` has more time.
 const FUZZ_CASES: u32 = 150;
 
+/// How long each target is fuzzed in CI; hours are for by hand.
+const GUIDED_SECONDS: u32 = 15;
+
 /// Every test, by nextest where it is installed: it runs each in a process of its own.
 fn test(filter: Option<&str>) -> Result<()> {
     setup()?;
@@ -180,6 +199,9 @@ fn ci() -> Result<()> {
     step("types", || web::types(root()))?;
     step("test", || test(None))?;
     step("count", || count::count(root(), false))?;
+    step("guided", || {
+        guided::guided(root(), &guided::Asked { target: None, seconds: GUIDED_SECONDS, keep: false })
+    })?;
     step("torture", torture)
 }
 
@@ -222,12 +244,18 @@ fn deny() -> Result<()> {
 
 /// What a reader should not meet.
 fn tidy() -> Result<()> {
-    let unwanted = ["todo!(", "unimplemented!(", "dbg!(", "#[ignore", "FIXME"];
+    let rust = ["todo!(", "unimplemented!(", "dbg!(", "#[ignore", "FIXME"];
+    // What comes from outside is text on a page, and never markup.
+    let pages = ["innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "new Function("];
     let mut found = Vec::new();
     for file in tracked_files()? {
-        if file.extension().is_none_or(|extension| extension != "rs") || file.starts_with("xtask") {
-            continue;
-        }
+        let unwanted = match file.extension().and_then(std::ffi::OsStr::to_str) {
+            Some("rs") if !file.starts_with("xtask") => rust.as_slice(),
+            Some("js" | "html") if file.starts_with("web") && !file.starts_with("web/vendor") => {
+                pages.as_slice()
+            }
+            _ => continue,
+        };
         let text = std::fs::read_to_string(&file)?;
         for (number, line) in (1..).zip(text.lines()) {
             if unwanted.iter().any(|word| line.contains(word)) {

@@ -19,6 +19,7 @@ use clap::{Args, CommandFactory as _, Parser, Subcommand};
 use solely_core::access::Scope;
 use solely_core::config::Span;
 use solely_sqlite::backup::Existing;
+use solely_torture::ground::Engine;
 use solely_torture::torture::{Break, Without};
 
 use client::Remote;
@@ -177,7 +178,8 @@ enum Command {
     /// that copy pages and read entries through every tier. Exits 1 if anything is found wrong.
     #[command(after_help = "Example: solely torture --for 60s --instances 3
          solely torture --for 60s --break fence    must report a violation
-         solely torture --for 60s --without redis  must not")]
+         solely torture --for 60s --without redis  must not
+         solely torture --for 60s --store sqlite   one process on a file")]
     Torture(TortureArgs),
     /// A worker process of `torture`
     #[command(hide = true)]
@@ -373,9 +375,12 @@ struct TortureArgs {
     /// How long faults are made, such as 60s or 10m
     #[arg(long = "for", value_name = "TIME", default_value = "60s", value_parser = parse_span)]
     time: Duration,
-    /// Worker processes
-    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=64))]
-    instances: u16,
+    /// What they work on: a server, or a file that one process has
+    #[arg(long, value_name = "STORE", default_value = Engine::Postgres.name(), value_parser = PossibleValuesParser::new(Engine::ALL.map(Engine::name)))]
+    store: String,
+    /// Worker processes; 3 on a server, 1 on a file
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
+    instances: Option<u16>,
     /// Repeat the torture of this seed
     #[arg(long, value_name = "SEED")]
     seed: Option<u64>,
@@ -437,7 +442,8 @@ fn main() -> ExitCode {
         },
         Command::Torture(args) => commands::torture::run(&commands::torture::Asked {
             time: args.time,
-            instances: usize::from(args.instances),
+            engine: args.store,
+            instances: args.instances.map(usize::from),
             seed: args.seed,
             broken: args.broken,
             without: args.without,

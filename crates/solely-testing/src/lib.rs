@@ -85,14 +85,14 @@ pub struct PostgresServer {
 }
 
 /// A disk of its own, in memory, for what may find it full.
-struct Disk {
+pub struct Disk {
     at: PathBuf,
     mib: u32,
 }
 
 impl Disk {
     /// None where none can be mounted: that takes root, and more than some containers let it have.
-    fn mount(at: PathBuf, mib: u32) -> Option<Self> {
+    pub fn mount(at: PathBuf, mib: u32) -> Option<Self> {
         std::fs::create_dir(&at).ok()?;
         let mut command = Command::new("mount");
         command.args(["-t", "tmpfs", "-o", &format!("size={mib}m,mode=0700"), "tmpfs"]).arg(&at);
@@ -104,7 +104,7 @@ impl Disk {
     }
 
     /// Makes it as small as what is on it. False if more came meanwhile, again and again.
-    fn fill(&self) -> bool {
+    pub fn fill(&self) -> bool {
         let used = || {
             let df =
                 Command::new("df").args(["--block-size=1K", "--output=used"]).arg(&self.at).output().ok()?;
@@ -114,7 +114,7 @@ impl Disk {
     }
 
     /// Gives it its size again.
-    fn free(&self) {
+    pub fn free(&self) {
         assert!(self.resize(&format!("{}m", self.mib)), "the disk has room again");
     }
 

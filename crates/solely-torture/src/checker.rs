@@ -10,11 +10,17 @@ use tokio_postgres::NoTls;
 
 use crate::feeds::{PAGES, PARTITIONS, RECORDS, Run};
 
-/// What a checker needs of a database: one number for one query.
+/// What a checker needs of a database: one number for one query, or its texts.
 #[async_trait]
 pub trait Numbers: Send + Sync {
     /// The number that a query answers.
     async fn number(&self, sql: &str) -> Result<i64, StoreError>;
+
+    /// The texts that a query answers.
+    async fn texts(&self, sql: &str) -> Result<Vec<String>, StoreError>;
+
+    /// How an id is written as 32 digits.
+    fn digits(&self, column: &str) -> String;
 }
 
 /// A SQLite file, through a connection of the checker's own.
@@ -26,6 +32,18 @@ impl Numbers for Sqlite {
         let conn =
             rusqlite::Connection::open(&self.0).map_err(|error| StoreError::Unusable(error.to_string()))?;
         conn.query_row(sql, [], |row| row.get(0)).map_err(|error| StoreError::Refused(error.to_string()))
+    }
+
+    async fn texts(&self, sql: &str) -> Result<Vec<String>, StoreError> {
+        let texts = || {
+            let conn = rusqlite::Connection::open(&self.0)?;
+            conn.prepare(sql)?.query_map([], |row| row.get(0))?.collect::<Result<Vec<_>, _>>()
+        };
+        texts().map_err(|error| StoreError::Refused(error.to_string()))
+    }
+
+    fn digits(&self, column: &str) -> String {
+        format!("lower(hex({column}))")
     }
 }
 
@@ -43,10 +61,7 @@ impl Numbers for Postgres {
         let _ = connection.await;
         Ok(row.get(0))
     }
-}
 
-impl Postgres {
-    /// The texts that a query answers.
     async fn texts(&self, sql: &str) -> Result<Vec<String>, StoreError> {
         let away = |error: tokio_postgres::Error| StoreError::Unavailable(error.to_string());
         let (client, connection) = tokio_postgres::connect(&self.0, NoTls).await.map_err(away)?;
@@ -55,6 +70,10 @@ impl Postgres {
         drop(client);
         let _ = connection.await;
         Ok(rows.iter().map(|row| row.get(0)).collect())
+    }
+
+    fn digits(&self, column: &str) -> String {
+        format!("replace({column}::text, '-', '')")
     }
 }
 
@@ -161,20 +180,21 @@ fn expected(run: &Run) -> Vec<(&'static str, String, u64)> {
     ]
 }
 
-/// Reservations that are there, by their ids, and how many of them time has ended.
-pub async fn reservations(of: &Postgres) -> Result<(HashSet<String>, u64), StoreError> {
-    let rows = of.texts("SELECT id::text FROM reservations").await?;
+/// Reservations that are there, by the digits of their ids, and how many of them time has ended.
+pub async fn reservations(of: &dyn Numbers) -> Result<(HashSet<String>, u64), StoreError> {
+    let rows = of.texts(&format!("SELECT {} FROM reservations", of.digits("id"))).await?;
     let expired = of.number("SELECT count(*) FROM reservations WHERE status = 4").await?;
     Ok((rows.into_iter().collect(), u64::try_from(expired).unwrap_or(0)))
 }
 
 /// What is wrong with stock at this moment, counted from the reservations.
-pub async fn boxes(of: &Postgres) -> Result<Vec<String>, StoreError> {
+pub async fn boxes(of: &dyn Numbers) -> Result<Vec<String>, StoreError> {
     let mut wrong = of
         .texts(
             "SELECT id || ': ' || held || ' held, and ' || taken || ' by its reservations: stock is wrong'
-               FROM inventory, LATERAL (SELECT coalesce(sum(quantity), 0) AS taken FROM reservations AS r
-                                         WHERE r.inventory_id = inventory.id AND r.status <= 1 AND r.payment = 0) AS r
+               FROM (SELECT id, held, (SELECT coalesce(sum(quantity), 0) FROM reservations AS r
+                                        WHERE r.inventory_id = inventory.id AND r.status <= 1 AND r.payment = 0) AS taken
+                       FROM inventory) AS counted
               WHERE held <> taken",
         )
         .await?;
@@ -189,6 +209,6 @@ pub async fn boxes(of: &Postgres) -> Result<Vec<String>, StoreError> {
 }
 
 /// Takes away the index that keeps one open reservation for a user and merchant.
-pub async fn drop_the_index_of_open_reservations(of: &Postgres) -> Result<(), StoreError> {
+pub async fn drop_the_index_of_open_reservations(of: &dyn Numbers) -> Result<(), StoreError> {
     of.texts("DROP INDEX reservations_open").await.map(drop)
 }

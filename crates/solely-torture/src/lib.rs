@@ -2,7 +2,7 @@
 //!
 //! Worker processes are killed, made to die at named points, paused beyond their locks and
 //! continued; a [`proxy`] in front of PostgreSQL cuts connections, also between a COMMIT and its
-//! answer; the database itself is restarted. A [`checker`] with SQL of its own then says what is
+//! answer; the database itself is restarted; or one process works on a file ([`ground`]). A [`checker`] with SQL of its own then says what is
 //! wrong. Everything is drawn from one printed seed.
 //!
 //! It can fail: each guard of [`torture::Break`] can be switched off, and the checker must then
@@ -13,6 +13,7 @@ pub mod catalogues;
 pub mod checker;
 pub mod entries;
 pub mod feeds;
+pub mod ground;
 pub mod places;
 pub mod plan;
 pub mod process;

@@ -125,14 +125,15 @@ async fn forth(
     back: &tokio::task::JoinHandle<()>,
 ) {
     let mut buffer = [0; 8192];
-    let mut sale = None;
+    // How calls begin that sell: they commit by themselves.
+    let mut sales = Vec::new();
     while let Ok(read @ 1..) = from.read(&mut buffer).await {
         let has = |text: &[u8]| buffer[..read].windows(text.len()).position(|bytes| bytes == text);
         // A statement is sent once, with the name that it is called by from then on.
-        if let Some(at) = has(b"SELECT solely_sell(") {
-            sale = called(&buffer[..at]);
+        for sale in [b"SELECT solely_sell(".as_slice(), b"SELECT solely_sell_one("] {
+            sales.extend(has(sale).and_then(|at| called(&buffer[..at])));
         }
-        let sells = sale.as_ref().is_some_and(|sale| has(sale).is_some());
+        let sells = sales.iter().any(|sale| has(sale).is_some());
         let commit = sells || has(b"COMMIT").is_some();
         let cut = if commit { next.swap(Cut::Not as u8, Ordering::SeqCst) } else { Cut::Not as u8 };
         if cut == Cut::Before as u8 {

@@ -10,16 +10,22 @@ use solely_core::feed::source::http::HttpSource;
 use solely_core::queue::Jobs;
 use solely_core::upstream::http::{self, HttpClient, Tls};
 use solely_torture::feeds;
+use solely_torture::ground::Engine;
 use solely_torture::subject::{self, Beside};
 use solely_torture::torture::{self, Break, LOCK, Options, Report, Without};
 
 use super::Failed;
 use super::serve::stop_on_signal;
 
+/// Processes on a server, if the command line does not say.
+const INSTANCES: usize = 3;
+
 /// What the command line says.
 pub(crate) struct Asked {
     pub(crate) time: Duration,
-    pub(crate) instances: usize,
+    pub(crate) engine: String,
+    /// As many as such a store can have, if it does not say.
+    pub(crate) instances: Option<usize>,
     pub(crate) seed: Option<u64>,
     pub(crate) broken: Option<String>,
     pub(crate) without: Option<String>,
@@ -27,9 +33,12 @@ pub(crate) struct Asked {
 }
 
 pub(crate) fn run(asked: &Asked) -> Result<(), Failed> {
+    let engine = Engine::ALL.into_iter().find(|engine| asked.engine == engine.name()).unwrap_or_default();
+    let usual = if engine == Engine::Sqlite { 1 } else { INSTANCES };
     let options = Options {
         time: asked.time,
-        instances: asked.instances,
+        engine,
+        instances: asked.instances.unwrap_or(usual),
         seed: asked.seed.unwrap_or_else(|| uuid::Uuid::new_v4().as_u64_pair().0),
         broken: Break::ALL.into_iter().find(|guard| asked.broken.as_deref() == Some(guard.name())),
         without: Without::ALL.into_iter().find(|part| asked.without.as_deref() == Some(part.name())),

@@ -37,6 +37,33 @@ fn every_page_exactly_once_on_postgres() {
     }
 }
 
+/// One process on a file, killed and paused, on a disk that is full at times: the same promises.
+#[test]
+fn every_page_exactly_once_on_one_file() {
+    let (code, report) = torture(&["--for", "15s", "--store", "sqlite"]);
+    assert_eq!((code, &report["violations"]), (Some(0), &serde_json::json!([])));
+    for what in [
+        "kills",
+        "crashes",
+        "pauses",
+        "runs",
+        "entriesRead",
+        "places",
+        "requestsHeard",
+        "users",
+        "reservations",
+    ] {
+        assert!(report[what].as_u64() > Some(0), "{what}");
+    }
+    for what in ["cutsBeforeCommit", "restarts", "redisRestarts"] {
+        assert_eq!(report[what].as_u64(), Some(0), "{what} is not of a file");
+    }
+    let (code, report) = torture(&["--for", "120s", "--store", "sqlite", "--break", "page-transaction"]);
+    assert_eq!(code, Some(1));
+    let said = report["violations"].to_string();
+    assert!(said.contains("nothing carries it") || said.contains("WORK_DONE"), "{report}");
+}
+
 /// What only saves work is only that.
 #[test]
 fn without_what_saves_work_it_passes_too() {

@@ -87,7 +87,7 @@ impl Shop {
     /// How often a sale was tried without reading.
     async fn sales(&self) -> i64 {
         // What a connection counts is told when it is idle, or ends.
-        let calls = "SELECT coalesce(sum(calls), 0)::bigint FROM pg_stat_user_functions WHERE funcname = 'solely_sell'";
+        let calls = "SELECT coalesce(sum(calls), 0)::bigint FROM pg_stat_user_functions WHERE funcname IN ('solely_sell', 'solely_sell_one')";
         self.looks.query_one(calls, &[]).await.expect("looks").get(0)
     }
 
@@ -105,12 +105,14 @@ impl Shop {
         assert_eq!(self.store.check().await.expect("checks").violations, []);
     }
 
-    /// Makes the function another: as it would be without a guard.
-    async fn without(&self, guard: &str) {
-        let source = "SELECT pg_get_functiondef('solely_sell'::regproc)";
-        let source: String = self.looks.query_one(source, &[]).await.expect("looks").get(0);
-        assert!(source.contains(guard), "{source}");
-        self.looks.batch_execute(&source.replace(guard, "false")).await.expect("is made");
+    /// Makes the functions that sell others: as they would be without a guard.
+    async fn with(&self, guard: &str, instead: &str) {
+        for name in ["solely_sell", "solely_sell_one"] {
+            let source = format!("SELECT pg_get_functiondef('{name}'::regproc)");
+            let source: String = self.looks.query_one(&source, &[]).await.expect("looks").get(0);
+            assert!(source.contains(guard), "{source}");
+            self.looks.batch_execute(&source.replace(guard, instead)).await.expect("is made");
+        }
     }
 }
 
@@ -209,11 +211,7 @@ async fn what_changed_meanwhile_is_read_again() {
 #[tokio::test]
 async fn without_the_version_it_is_sold_as_it_was() {
     let shop = Shop::open().await;
-    let source = "SELECT pg_get_functiondef('solely_sell'::regproc)";
-    let source: String = shop.looks.query_one(source, &[]).await.expect("looks").get(0);
-    let open = source.replace("version = as_version", "version >= as_version");
-    assert_ne!(open, source);
-    shop.looks.batch_execute(&open).await.expect("is made");
+    shop.with("version = as_version", "version >= as_version").await;
     assert!(sold_although_closed(&shop).await);
 }
 
@@ -256,7 +254,7 @@ async fn a_sale_that_comes_late_is_decided_anew() {
 #[tokio::test]
 async fn without_the_time_it_would_be_sold_as_of_before() {
     let shop = Shop::open().await;
-    shop.without("now_ms >= until_ms").await;
+    shop.with("now_ms >= until_ms", "false").await;
     let (made, waited) = made_behind_a_lock(&shop).await;
     assert!(made < waited, "{made} is not before {waited}");
 }

@@ -3,6 +3,9 @@
 //! Each line (an inventory) has one drainer while someone is in it: it takes what is there, runs it, answers everyone,
 //! and takes what has come meanwhile. No timer: who is alone is decided at once. A request can be withdrawn until its
 //! batch is sealed; from then on its outcome is waited for, because it may have happened.
+//!
+//! Whoever finds nobody in the line drains it itself, so that who is alone wakes nobody else. When it has its answer, or
+//! leaves, what is left goes on in a task of its own ([`Drains`]): a batch belongs to nobody's connection.
 
 use std::collections::{HashMap, VecDeque};
 use std::future::Future;
@@ -81,13 +84,24 @@ impl Combiner {
         }
         let (caller, mut answer) = oneshot::channel();
         let stage = Arc::new(AtomicU8::new(WAITS));
-        // Whoever leaves before the batch is sealed has asked for nothing.
+        // Whoever leaves before the batch is sealed has asked for nothing. What was left to drain goes on after that.
+        let mut drains = Drains(None);
         let _withdraws = Withdraws(stage.clone());
-        self.0.join(line, Waiting { request, stage: stage.clone(), caller });
-        let answered = match tokio::time::timeout(patience, &mut answer).await {
+        drains.0 = self.0.join(line, Waiting { request, stage: stage.clone(), caller });
+        let answered = async {
+            tokio::select! {
+                biased;
+                () = drains.drain() => (&mut answer).await,
+                answered = &mut answer => answered,
+            }
+        };
+        let answered = match tokio::time::timeout(patience, answered).await {
             Ok(answered) => answered,
             Err(_) if withdraw(&stage) => return Err(NotDecided::NotInTime),
-            Err(_) => answer.await,
+            Err(_) => {
+                drop(drains);
+                answer.await
+            }
         };
         let lost = || Err(StoreError::Unknown("the batch was lost".to_owned()));
         answered.unwrap_or_else(|_| lost()).map_err(NotDecided::Store)
@@ -103,6 +117,30 @@ impl Drop for Withdraws {
     }
 }
 
+type Draining = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// A line that this caller drains for as long as it waits itself. Dropped, the rest is drained by a task.
+struct Drains(Option<Draining>);
+
+impl Drains {
+    /// Drains the line to its end; for ever, if it is another's to drain.
+    async fn drain(&mut self) {
+        let Some(draining) = &mut self.0 else { return std::future::pending().await };
+        draining.await;
+        self.0 = None;
+    }
+}
+
+impl Drop for Drains {
+    fn drop(&mut self) {
+        if let Some(rest) = self.0.take()
+            && let Ok(runtime) = tokio::runtime::Handle::try_current()
+        {
+            runtime.spawn(rest);
+        }
+    }
+}
+
 fn withdraw(stage: &AtomicU8) -> bool {
     stage.compare_exchange(WAITS, WITHDRAWN, Ordering::AcqRel, Ordering::Acquire).is_ok()
 }
@@ -112,17 +150,18 @@ impl Inner {
         self.lines.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn join(self: &Arc<Self>, name: &str, waiting: Waiting) {
+    /// What has to be drained now, if nobody does so.
+    fn join(self: &Arc<Self>, name: &str, waiting: Waiting) -> Option<Draining> {
         self.waiting.fetch_add(1, Ordering::Relaxed);
         let mut lines = self.lines();
         if let Some(line) = lines.get_mut(name) {
             line.push_back(waiting);
-            return;
+            return None;
         }
         let name: Arc<str> = name.into();
         lines.insert(name.clone(), VecDeque::from([waiting]));
         drop(lines);
-        tokio::spawn(self.clone().drain(name));
+        Some(Box::pin(self.clone().drain(name)))
     }
 
     /// Runs batch after batch until nobody is in the line.
@@ -248,5 +287,30 @@ mod tests {
         gate.add_permits(1);
         assert!(next.await.expect("asks").is_ok());
         assert_eq!(sizes.recv().await, Some(1), "neither who was late nor who left is in it");
+    }
+
+    /// Who drains a line may leave in the middle of its batch: the batch goes on, and so does the line.
+    #[tokio::test(start_paused = true)]
+    async fn who_drains_may_leave() {
+        let (combiner, gate, mut sizes) = held();
+        let ask = || {
+            let combiner = combiner.clone();
+            tokio::spawn(async move { combiner.submit("line", request(), LONG).await })
+        };
+        let first = ask();
+        assert_eq!(sizes.recv().await, Some(1));
+        let second = ask();
+        while combiner.waiting() < 1 {
+            tokio::task::yield_now().await;
+        }
+        first.abort();
+        assert!(first.await.is_err_and(|error| error.is_cancelled()));
+        gate.add_permits(2);
+        assert_eq!(sizes.recv().await, Some(1), "the next batch is run by someone else");
+        assert!(second.await.expect("asks").is_ok());
+        assert_eq!(combiner.waiting(), 0);
+        let third = ask();
+        gate.add_permits(1);
+        assert!(third.await.expect("asks").is_ok(), "and the line is free again");
     }
 }

@@ -275,6 +275,10 @@ const SELL: &str =
     "SELECT solely_sell($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18,
                                        $19, $20, $21, $22, $23, $24, $25, $26, $27, $28, $29, $30, $31)";
 
+const SELL_ONE: &str =
+    "SELECT solely_sell_one($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18,
+                                           $19, $20)";
+
 /// The one inventory that all of these want to buy of, each another user with another key.
 fn one_item(requests: &[Request]) -> Option<&str> {
     let Operation::Reserve(first) = &requests.first()?.operation else { return None };
@@ -311,6 +315,9 @@ impl<'a> Sale<'a> {
     fn write(&self, jobs: &'a [NewJob], offset_ms: i64) -> Write<'a> {
         let (books, item) = (self.books, self.item);
         let made: Vec<&'a Reservation> = books.new_reservations();
+        if let ([sold], [told], []) = (made.as_slice(), books.events(), jobs) {
+            return self.write_one(sold, told, offset_ms);
+        }
         // In the order of their keys, as everywhere: sales that have the same wait for each other, and not in a circle.
         let mut keys: Vec<_> = books.new_keys().iter().collect();
         keys.sort_by_key(|(key, _, _)| key);
@@ -350,5 +357,35 @@ impl<'a> Sale<'a> {
             column(jobs, |job| job.attributes.as_str()),
         ];
         Write { sql: SELL.to_owned(), values }
+    }
+
+    /// The call of `solely_sell_one`.
+    fn write_one(&self, sold: &'a Reservation, told: &'a NewEvent, offset_ms: i64) -> Write<'a> {
+        let item = self.item;
+        let key = self.books.new_keys().first();
+        let verdict = key.map(|(_, _, verdict)| serde_json::to_string(verdict).unwrap_or_default());
+        let values: Vec<Value<'a>> = vec![
+            Box::new(item.merchant_id.clone()),
+            Box::new(item.id.clone()),
+            Box::new(signed(item.version)),
+            Box::new(self.books.now().as_millis()),
+            Box::new(self.until.as_millis()),
+            Box::new(row::millis(self.rules.lock_wait).max(1)),
+            Box::new(offset_ms),
+            Box::new(count(sold.quantity)),
+            Box::new(item.currency.clone()),
+            Box::new(uuid(sold.id)),
+            Box::new(sold.user_id.as_str()),
+            Box::new(sold.pickup_code.as_str()),
+            Box::new(sold.total_amount),
+            Box::new(sold.expires_at.as_millis()),
+            Box::new(key.map(|(key, _, _)| key.scope.as_str())),
+            Box::new(key.map(|(key, _, _)| key.key.as_str())),
+            Box::new(key.map(|(_, digest, _)| digest.as_str())),
+            Box::new(verdict),
+            Box::new(told.request_id.as_deref()),
+            Box::new(told.details.as_str()),
+        ];
+        Write { sql: SELL_ONE.to_owned(), values }
     }
 }

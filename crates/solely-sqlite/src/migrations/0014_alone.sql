@@ -1,0 +1,1 @@
+-- Whoever is alone.
