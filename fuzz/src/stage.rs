@@ -10,7 +10,7 @@ use solely_core::config::Config;
 use solely_core::enrich::finder::{Findings, Finder, Place};
 use solely_core::feed::source::{Found, Scope, Source, Window};
 use solely_core::metrics::Metrics;
-use solely_core::products::Catalogue;
+use solely_core::products::catalogue::Catalogue;
 use solely_core::products::plugin::{Brought, Plugin, PluginCall};
 use solely_core::systems::{Own, Systems, SystemsParts};
 use solely_core::upstream::{CallFailed, UpstreamError};

@@ -1,4 +1,4 @@
-//! The repository's own commands: `cargo xtask setup | fmt | test | ci | web | api | bench | count | mutate | fuzz | guided`.
+//! The repository's own commands: `cargo xtask setup | fmt | test | ci | web | api | bench | count | mutate | fuzz | guided | beside`.
 //!
 //! `ci` is exactly what runs before a change lands, and includes `test`; both install what they
 //! need if it is missing.
@@ -67,6 +67,11 @@ enum Task {
         #[arg(long)]
         keep: bool,
     },
+    /// Replace three servers of an earlier revision by this one, one after the other, under load
+    Beside {
+        /// A commit, as git names it
+        revision: String,
+    },
     /// Count what does not depend on the machine, and compare it with bench/counts.txt
     Count {
         /// Write what was counted instead
@@ -100,6 +105,7 @@ fn main() -> Result<()> {
         Task::Guided { target, seconds, keep } => {
             guided::guided(root(), &guided::Asked { target: target.as_deref(), seconds, keep })
         }
+        Task::Beside { revision } => beside(&revision),
         Task::Count { write } => setup().and_then(|()| count::count(root(), write)),
         Task::Bench { names, peers, quick } => bench(&names, peers, quick),
     }
@@ -177,6 +183,25 @@ fn test(filter: Option<&str>) -> Result<()> {
         fuzz::fuzz_if_possible(root(), FUZZ_CASES)?;
     }
     Ok(())
+}
+
+/// Builds an earlier revision in a folder of its own, and has the test of a rolling restart begin with it.
+fn beside(revision: &str) -> Result<()> {
+    setup()?;
+    let (folder, made) = (root().join("target/beside/source"), root().join("target/beside/target"));
+    if folder.is_dir() {
+        run(Command::new("git").args(["worktree", "remove", "--force"]).arg(&folder))?;
+    }
+    run(Command::new("git").args(["worktree", "add", "--detach"]).arg(&folder).arg(revision))?;
+    let mut build = cargo(&["build", "--package", "solely-cli"]);
+    let built = build.current_dir(&folder).env("CARGO_TARGET_DIR", &made).status()?;
+    if !built.success() {
+        bail!("{revision} cannot be built");
+    }
+    let postgres = solely_testing::PostgresServer::start();
+    run(cargo(&["test", "--package", "solely-cli", "--test", "cli", "--", "rolling::", "--nocapture"])
+        .env(solely_testing::POSTGRES_ENV, postgres.url())
+        .env("SOLELY_OLDER", made.join("debug/solely")))
 }
 
 /// The test that compares the page with the server writes it when it is told to.

@@ -104,6 +104,37 @@ const PACKED: [u8; 89] = [
     139, 18, 243, 74, 244, 43, 148, 106, 1, 179, 123, 43, 37, 72, 0, 0, 0,
 ];
 
+/// A page of a source that is larger than any answer may be is not read to its end: its partition fails and says why, and
+/// the server has not grown by it.
+#[tokio::test]
+async fn a_page_that_is_too_large_fails_its_partition() {
+    const MIB: usize = 1024 * 1024;
+    let (url, calls) = serves(|| vec![b' '; 33 * MIB]).await;
+    let config = format!("[feed.sources.diamonds]\nurl = \"{url}\"\nrate = \"\"\nmax_deliveries = 2\n");
+    let server = server_with(&config, &[]).await;
+    let partitions = json!([{"partitionId": "all", "minPrice": 0, "maxPrice": 10}]);
+    let (status, started) =
+        server.post("/v1/runs", json!({"source": "diamonds", "partitions": partitions})).await;
+    assert_eq!(status, 202, "{started}");
+    let path = format!("/v1/runs/{}", started["runId"].as_str().expect("an id"));
+    let deadline = Instant::now() + PATIENCE;
+    let run = loop {
+        let run = server.get(&path).await;
+        if run["status"] == "failed" {
+            break run;
+        }
+        assert!(Instant::now() < deadline, "{run:#}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    };
+    let error = run["partitions"][0]["error"].as_str().unwrap_or_default();
+    assert!(error.contains("33554432") || error.contains("32 MiB") || error.contains("large"), "{run:#}");
+    assert!(!calls.lock().expect("no panic").is_empty());
+    let status = std::fs::read_to_string(format!("/proc/{}/status", server.child.id())).expect("it is there");
+    let most = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("its memory");
+    let kib: usize = most.trim().trim_end_matches(" kB").parse().expect("a number");
+    assert!(kib < 160 * 1024, "{kib} KiB");
+}
+
 /// What says that it is packed is not unpacked: nothing can become larger than it came.
 #[tokio::test]
 async fn what_is_packed_is_not_unpacked() {

@@ -40,7 +40,10 @@ impl World {
         Self { upstreams, config, database: fresh_database(), redis: RedisServer::start() }
     }
 
-    async fn server(&self) -> Server {
+    /// A server of this version; or of the program that `SOLELY_OLDER` names, where there is to be an older one.
+    async fn server(&self, version: Version) -> Server {
+        let older = std::env::var_os(OLDER_ENV).filter(|_| version == Version::Older);
+        let program = older.unwrap_or_else(|| env!("CARGO_BIN_EXE_solely").into());
         let folder = TempDir::new().expect("a folder");
         std::fs::write(folder.path().join("solely.toml"), &self.config).expect("is written");
         let redis = self.redis.url();
@@ -49,7 +52,7 @@ impl World {
             ("REDIS_URL", redis.as_str()),
             ("SOLELY__STORE__MAX_CONNECTIONS", "6"),
         ];
-        Server::start_with(folder, &env).await
+        Server::start_program(&program, folder, &env).await
     }
 
     async fn reservations(&self) -> BTreeSet<String> {
@@ -60,6 +63,16 @@ impl World {
         connection.abort();
         rows.iter().map(|row| row.get(0)).collect()
     }
+}
+
+/// The program that is replaced, where it is not this one: `cargo xtask beside REVISION` builds and names one.
+const OLDER_ENV: &str = "SOLELY_OLDER";
+
+/// Which program a server is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Version {
+    Older,
+    This,
 }
 
 /// Where servers are, what is asked of them, and what came of it.
@@ -136,7 +149,7 @@ impl Load {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn three_servers_are_replaced_one_by_one_and_nobody_notices() {
     let world = World::new().await;
-    let mut servers = join_all((0..3).map(|_| world.server())).await;
+    let mut servers = join_all((0..3).map(|_| world.server(Version::Older))).await;
     stock(async |path: &str, body| servers[0].post(path, body).await, "box", 100_000).await;
     let load = Arc::new(Load::default());
     *load.urls.lock().expect("nobody panics with it") =
@@ -147,7 +160,7 @@ async fn three_servers_are_replaced_one_by_one_and_nobody_notices() {
         server.signal(Signal::SIGTERM);
         let code = tokio::task::block_in_place(|| server.ended());
         assert_eq!(code, Some(0), "{}", server.log());
-        *server = world.server().await;
+        *server = world.server(Version::This).await;
         load.urls.lock().expect("nobody panics with it")[nth].clone_from(&server.url);
     }
     load.until_answered(BETWEEN).await;

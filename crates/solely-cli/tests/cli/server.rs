@@ -1,5 +1,6 @@
 //! A `solely serve` process on a free port, in a folder of its own.
 
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -15,7 +16,11 @@ use tempfile::TempDir;
 
 /// The binary, in a folder.
 pub(crate) fn solely(folder: &Path) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_solely"));
+    in_folder(OsStr::new(env!("CARGO_BIN_EXE_solely")), folder)
+}
+
+fn in_folder(program: &OsStr, folder: &Path) -> Command {
+    let mut command = Command::new(program);
     command.current_dir(folder).stdin(Stdio::null()).env_remove("DATABASE_URL").env_remove("REDIS_URL");
     command
 }
@@ -41,9 +46,14 @@ impl Server {
     }
 
     pub(crate) async fn start_with(folder: TempDir, env: &[(&str, &str)]) -> Self {
+        Self::start_program(OsStr::new(env!("CARGO_BIN_EXE_solely")), folder, env).await
+    }
+
+    /// The same, of any program that is a solely.
+    pub(crate) async fn start_program(program: &OsStr, folder: TempDir, env: &[(&str, &str)]) -> Self {
         let address = format!("127.0.0.1:{}", free_port());
         let log = std::fs::File::create(folder.path().join("serve.log")).expect("a log");
-        let child = solely(folder.path())
+        let child = in_folder(program, folder.path())
             .args(["serve", "--listen", &address])
             .envs(env.iter().copied())
             .stderr(log)
