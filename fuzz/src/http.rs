@@ -65,7 +65,10 @@ fn assert_is_error(body: &[u8], status: StatusCode) {
     let error: serde_json::Value =
         serde_json::from_slice(body).unwrap_or_else(|_| panic!("{status} is no JSON: {text}"));
     for field in ["error", "message", "requestId"] {
-        assert!(error[field].as_str().is_some_and(|said| !said.is_empty()), "{status} without {field}: {text}");
+        assert!(
+            error[field].as_str().is_some_and(|said| !said.is_empty()),
+            "{status} without {field}: {text}"
+        );
     }
 }
 

@@ -16,15 +16,13 @@ mod upstream;
 
 use std::sync::LazyLock;
 
-static TARGET: LazyLock<fn(&[u8])> = LazyLock::new(|| {
-    match std::env::var("SOLELY_FUZZ").as_deref() {
-        Ok("http") => http::fuzz,
-        Ok("socket") => socket::fuzz,
-        Ok("upstream") => upstream::fuzz,
-        Ok("config") => config::fuzz,
-        Ok("stored") => stored::fuzz,
-        other => panic!("SOLELY_FUZZ is http, socket, upstream, config or stored, not {other:?}"),
-    }
+static TARGET: LazyLock<fn(&[u8])> = LazyLock::new(|| match std::env::var("SOLELY_FUZZ").as_deref() {
+    Ok("http") => http::fuzz,
+    Ok("socket") => socket::fuzz,
+    Ok("upstream") => upstream::fuzz,
+    Ok("config") => config::fuzz,
+    Ok("stored") => stored::fuzz,
+    other => panic!("SOLELY_FUZZ is http, socket, upstream, config or stored, not {other:?}"),
 });
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| TARGET(data));

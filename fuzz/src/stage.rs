@@ -7,7 +7,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use axum::Router;
 use solely_core::config::Config;
-use solely_core::enrich::finder::{Findings, Finder, Place};
+use solely_core::enrich::finder::{Finder, Findings, Place};
 use solely_core::feed::source::{Found, Scope, Source, Window};
 use solely_core::metrics::Metrics;
 use solely_core::products::catalogue::Catalogue;
@@ -57,8 +57,7 @@ wait = "100ms"
 
 impl Stage {
     fn new() -> Self {
-        let runtime =
-            tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
         let config: Config = toml::from_str(CONFIG).expect("a configuration");
         let (systems, router) = runtime.block_on(async {
             let store = SqliteStore::open("sqlite::memory:", &solely_sqlite::Options::default());
@@ -100,7 +99,8 @@ impl Finder for Upstream {
 #[async_trait]
 impl Plugin for Upstream {
     async fn call(&self, _: &PluginCall) -> Result<Brought, CallFailed<UpstreamError>> {
-        let text = r#"[{"productId":"p","productName":"Kayak","options":[{"optionId":"o1","optionName":"Day"}]}]"#;
+        let text =
+            r#"[{"productId":"p","productName":"Kayak","options":[{"optionId":"o1","optionName":"Day"}]}]"#;
         Ok(Brought { catalogue: Catalogue::parse(text).expect("products"), partial: false })
     }
 }

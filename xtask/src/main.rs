@@ -153,11 +153,14 @@ fn installed(program: &str) -> bool {
 }
 
 fn fmt(check: bool) -> Result<()> {
-    let mut command = cargo(&["fmt", "--all"]);
-    if check {
-        command.args(["--", "--check"]);
+    for workspace in ["Cargo.toml", "fuzz/Cargo.toml"] {
+        let mut command = cargo(&["fmt", "--all", "--manifest-path", workspace]);
+        if check {
+            command.args(["--", "--check"]);
+        }
+        run(&mut command)?;
     }
-    run(&mut command)
+    Ok(())
 }
 
 /// Cases for each route among the tests; `cargo xtask fuzz` has more time.
