@@ -196,9 +196,8 @@ fn beside(revision: &str) -> Result<()> {
         run(Command::new("git").args(["worktree", "remove", "--force"]).arg(&folder))?;
     }
     run(Command::new("git").args(["worktree", "add", "--detach"]).arg(&folder).arg(revision))?;
-    let mut build = cargo(&["build", "--package", "solely-cli"]);
-    let built = build.current_dir(&folder).env("CARGO_TARGET_DIR", &made).status()?;
-    if !built.success() {
+    let mut building = cargo(&["build", "--package", "solely-cli"]);
+    if !building.current_dir(&folder).env("CARGO_TARGET_DIR", &made).status()?.success() {
         bail!("{revision} cannot be built");
     }
     let postgres = solely_testing::PostgresServer::start();
