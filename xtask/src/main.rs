@@ -167,7 +167,7 @@ fn fmt(check: bool) -> Result<()> {
 const FUZZ_CASES: u32 = 150;
 
 /// How long each target is fuzzed in CI; hours are for by hand.
-const GUIDED_SECONDS: u32 = 15;
+const GUIDED_SECONDS: u32 = 25;
 
 /// Every test, by nextest where it is installed: it runs each in a process of its own.
 fn test(filter: Option<&str>) -> Result<()> {
