@@ -39,7 +39,11 @@ impl Postgres {
 
     /// A store in a database of its own.
     pub(crate) async fn store(&self) -> Result<Arc<dyn Store>> {
-        let url = self.database().await?;
-        Ok(Arc::new(PostgresStore::open(&url, &solely_postgres::Options::default()).await?))
+        store_at(&self.database().await?).await
     }
+}
+
+/// A store in a database that is there.
+pub(crate) async fn store_at(url: &str) -> Result<Arc<dyn Store>> {
+    Ok(Arc::new(PostgresStore::open(url, &solely_postgres::Options::default()).await?))
 }

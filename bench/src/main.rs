@@ -39,7 +39,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 /// Measures solely beside the limits of what it stands on.
 #[derive(Parser)]
 struct Args {
-    /// What to measure: jobs, leases, feeds, million, enrich-http, enrich-redis, enrich-misses, sockets, products, reserve (reserve-postgres, reserve-sqlite, reserve-http), watchers, start; soak, growth and scaling, which are not part of everything. Everything if none is named.
+    /// What to measure: jobs, leases, feeds, million, enrich-http, enrich-redis, enrich-misses, sockets, products, reserve (reserve-postgres, reserve-sqlite, reserve-http), watchers, start; reserve-alone, soak, growth and scaling, which are not part of everything. Everything if none is named.
     names: Vec<String>,
     /// Fewer, shorter rounds: a look, not a measurement.
     #[arg(long)]
@@ -98,6 +98,11 @@ fn main() -> Result<()> {
         return Ok(());
     }
     let mut report = Report::new(scale.rounds);
+    if args.names == ["reserve-alone"] {
+        runtime.block_on(reserve::alone_on_postgres(&mut report, scale))?;
+        print!("{}", report.table());
+        return Ok(());
+    }
     if wanted("jobs") {
         runtime.block_on(jobs::run(&mut report, scale))?;
     }

@@ -22,7 +22,7 @@ use tokio_postgres::{Client, NoTls};
 use uuid::Uuid;
 
 use crate::Scale;
-use crate::engine::{Postgres, sqlite};
+use crate::engine::{Postgres, sqlite, store_at};
 use crate::jobs::rate;
 use crate::report::{Goal, Report};
 use crate::start::Server;
@@ -109,7 +109,7 @@ pub(crate) async fn on_postgres(report: &mut Report, scale: Scale) -> Result<()>
                 of_statement.max(one_statement(&url, connections, scale.operations / 8).await?.rate);
         }
         statement.push(of_statement);
-        alone_statement.push(one_statement(&url, 1, scale.operations / 20).await?.rate);
+        alone_statement.push(one_statement(&url, 1, scale.operations / 10).await?.rate);
         let mut of_solely = 0.0_f64;
         for buyers in [64, 256, 512] {
             let store = postgres.store().await?;
@@ -117,7 +117,7 @@ pub(crate) async fn on_postgres(report: &mut Report, scale: Scale) -> Result<()>
             of_solely = of_solely.max(sold.rate);
             if buyers == 64 {
                 solely_p99.push(sold.p99);
-                alone.push(sell(&store, 1, scale.operations / 20).await?.rate);
+                alone.push(sell(&store, 1, scale.operations / 10).await?.rate);
             }
             store.close().await;
         }
@@ -132,11 +132,32 @@ pub(crate) async fn on_postgres(report: &mut Report, scale: Scale) -> Result<()>
     report.add("the document's way, 64 buyers: p99", "ms", document_p99.clone(), Goal::None);
     let most = document_p99.iter().sum::<f64>() / f64::from(u32::try_from(document_p99.len())?) / 100.0;
     report.add("… solely, 64 buyers: p99", "ms", solely_p99, Goal::AtMost { mark: "B1", most });
-    report.add("one statement, one buyer alone", "reservations/s", alone_statement, Goal::None);
-    let goal = Goal::AtLeast { mark: "B1", limit: "one statement, one buyer alone", times: 0.5 };
+    report.add(ALONE_STATEMENT, "reservations/s", alone_statement, Goal::None);
+    let goal = Goal::AtLeast { mark: "B1", limit: ALONE_STATEMENT, times: 0.5 };
     report.add("… solely, one buyer alone", "reservations/s", alone, goal);
     Ok(())
 }
+
+/// One buyer alone beside one statement, and nothing else: for a look at that.
+pub(crate) async fn alone_on_postgres(report: &mut Report, scale: Scale) -> Result<()> {
+    let postgres = Postgres::start();
+    let url = postgres.database().await?;
+    connect(&url).await?.batch_execute(TABLES).await?;
+    let store = store_at(&url).await?;
+    let shop = shop(&store).await?;
+    let (mut alone, mut alone_statement) = (vec![], vec![]);
+    for _ in 0..scale.rounds {
+        alone_statement.push(one_statement(&url, 1, scale.operations / 10).await?.rate);
+        alone.push(buy(&shop, 1, scale.operations / 10).await?.rate);
+    }
+    store.close().await;
+    report.add(ALONE_STATEMENT, "reservations/s", alone_statement, Goal::None);
+    let goal = Goal::AtLeast { mark: "B1", limit: ALONE_STATEMENT, times: 0.5 };
+    report.add("… solely, one buyer alone", "reservations/s", alone, goal);
+    Ok(())
+}
+
+const ALONE_STATEMENT: &str = "one statement, one buyer alone";
 
 /// Two locks taken together in Redis, rules looked up, the cached quantity trusted, two writes, the locks given back.
 async fn the_documents_way(url: &str, redis: &RedisServer, purchases: usize, round: usize) -> Result<Bought> {

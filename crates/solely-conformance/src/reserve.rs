@@ -620,6 +620,64 @@ pub async fn batches_of_two_items_of_one_merchant_go_on(world: World) {
     shop.adds_up().await;
 }
 
+/// That a reservation was made is told as it was then, by its row or beside other events, in the order in which things
+/// happened, page by page.
+pub async fn a_making_is_told_as_it_was(world: World) {
+    let shop = Shop::open(world).await;
+    shop.boxes("box", "m1", 4).await;
+    let asks = |user: &str| Request {
+        request_id: Some(format!("asks-{user}")),
+        ..Request::new(reserve(user, "box"))
+    };
+    // Alone in their batch, then behind and before a refusal.
+    let batches = [vec!["a", "b"], vec!["c", "a", "d", "e"]];
+    let mut made = Vec::new();
+    for batch in batches {
+        let decided = shop.decide(batch.into_iter().map(asks).collect()).await;
+        made.extend(decided.into_iter().filter_map(|one| match one.verdict {
+            Verdict::Reservation(made) => Some(made),
+            _ => None,
+        }));
+    }
+    let [a, .., d] = made.as_slice() else { panic!("four are made: {made:?}") };
+    shop.does(Operation::Extend { id: a.id, ttl: Some(MINUTE * 30) }).await.expect("lasts longer");
+    shop.does(Operation::Confirm(d.id)).await.expect("is paid");
+    for made in [a, d] {
+        let events = shop.store.timeline(subject_of(made.id), None, 10).await.expect("reads");
+        let first = &events[0];
+        let then: serde_json::Value = serde_json::from_str(first.told.details.as_str()).expect("an object");
+        assert_eq!((first.told.event.as_str(), first.at), ("reserve", made.reserved_at));
+        assert_eq!(first.told.request_id, Some(format!("asks-{}", made.user_id)));
+        assert_eq!(then["userId"], made.user_id.as_str());
+        assert_eq!((&then["status"], &then["paymentStatus"]), (&"ACTIVE".into(), &"PENDING".into()));
+        assert_eq!(then["expiresAt"], serde_json::json!(made.expires_at), "and not what it is by now");
+        assert_eq!(events.len(), 2);
+    }
+    let (mut words, mut after) = (Vec::new(), None);
+    loop {
+        let page = shop.store.timeline(subject_of_item("box"), after, 2).await.expect("reads");
+        let Some(last) = page.last() else { break };
+        assert!(page.len() <= 2 && after.is_none_or(|after| after < page[0].id), "each once, in order");
+        after = Some(last.id);
+        words.extend(page.into_iter().map(|event| {
+            let user = event.told.request_id.unwrap_or_default();
+            format!("{} {}{}", event.told.event, user, event.told.reason.unwrap_or_default())
+        }));
+    }
+    let expected = [
+        "create ",
+        "reserve asks-a",
+        "reserve asks-b",
+        "reserve asks-c",
+        "reserve asks-aACTIVE_RESERVATION_EXISTS",
+        "reserve asks-d",
+        "reserve asks-eBOX_UNAVAILABLE",
+        "extend ",
+        "confirm ",
+    ];
+    assert_eq!(words, expected);
+}
+
 /// What happened is told for the reservation and for the box, refused attempts too, those once.
 pub async fn every_attempt_is_told(world: World) {
     let shop = Shop::open(world).await;

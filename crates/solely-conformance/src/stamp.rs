@@ -265,6 +265,7 @@ macro_rules! stamp {
                 twins_with_one_key_are_one_reservation,
                 batches_of_two_items_of_one_merchant_go_on,
                 what_is_made_can_be_sold_in_the_same_batch,
+                a_making_is_told_as_it_was,
                 every_attempt_is_told,
                 reservations_are_listed,
             ]

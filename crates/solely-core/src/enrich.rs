@@ -35,6 +35,7 @@ mod request;
 mod subscription;
 mod system;
 pub(crate) mod timeline;
+mod waiting;
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -24,6 +24,7 @@
 
 pub mod access;
 pub mod alert;
+pub mod away;
 pub mod bus;
 pub mod cache;
 pub mod check;

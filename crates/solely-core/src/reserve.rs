@@ -18,6 +18,7 @@ mod books;
 pub mod combiner;
 mod copy;
 mod decide;
+mod making;
 mod model;
 pub mod notify;
 mod operation;
@@ -34,6 +35,7 @@ use async_trait::async_trait;
 
 pub use books::{Books, Touched, Wanted};
 pub use decide::{Rules, Told, ToldOf, UNITS_MAX, subject_of, subject_of_item, told_of};
+pub use making::{Making, ToldByRows, event_of_row, page};
 pub use model::{
     BoxType, HoldTimes, Inventory, InventoryStatus, InventoryView, Merchant, PaymentStatus, Reservation,
     ReservationInner, ReservationStatus,

@@ -5,6 +5,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use crate::access::AccessStore;
+use crate::away::Away;
 use crate::bus::Bus;
 use crate::cache::CacheStore;
 use crate::check::CheckStore;
@@ -78,6 +79,11 @@ pub trait Store:
 
     /// Connects a bus to those of other processes on this store, if there can be any.
     fn connect_bus(&self, _bus: &Bus) {}
+
+    /// Whether it is known to be away, for those who would wait in line.
+    fn away(&self) -> Away {
+        Away::NEVER
+    }
 
     /// Whether it can be read from and written to at this moment.
     async fn health(&self) -> Result<(), StoreError>;

@@ -3,13 +3,16 @@
 //! Each lane takes what is there, runs it as one transaction and answers everyone; there is no
 //! timer, so that a caller who is alone is served at once. Lanes are tasks of their own: a caller
 //! who leaves withdraws its request only while no lane has taken it, and what was taken is run to
-//! its end and its outcome known, whoever still listens.
+//! its end and its outcome known, whoever still listens. Those who were not taken when the database is found away are
+//! refused at once, and so are those who come before it is back: a batch that was cut off at its COMMIT may take that
+//! long to hear what became of it.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
 use solely_core::StoreError;
+use solely_core::away::Away;
 use tokio::sync::oneshot;
 
 /// What runs many requests as one transaction.
@@ -35,6 +38,7 @@ pub(crate) struct Batcher<T: Together>(Arc<Shared<T>>);
 struct Shared<T: Together> {
     together: T,
     lanes_max: usize,
+    away: Away,
     line: Mutex<Line<T>>,
 }
 
@@ -56,15 +60,19 @@ const TURNS: usize = 3;
 const WAITING_MAX: usize = 8_192;
 
 impl<T: Together> Batcher<T> {
-    pub(crate) fn new(together: T, lanes_max: usize) -> Self {
+    pub(crate) fn new(together: T, lanes_max: usize, away: Away) -> Self {
         let line = Mutex::new(Line { waiting: VecDeque::new(), lanes: 0 });
-        Self(Arc::new(Shared { together, lanes_max, line }))
+        Self(Arc::new(Shared { together, lanes_max, away, line }))
     }
 
     pub(crate) async fn submit(&self, request: T::Request) -> Result<T::Answer, StoreError> {
         let (caller, answer) = oneshot::channel();
         {
             let mut line = self.0.line();
+            // Under the lock: who is let in before the database is away is there when those who wait are refused.
+            if let Some(why) = self.0.away.now() {
+                return Err(why);
+            }
             if line.waiting.len() >= WAITING_MAX {
                 return Err(StoreError::Overloaded);
             }
@@ -86,11 +94,19 @@ impl<T: Together> Shared<T> {
     async fn lane(self: Arc<Self>) {
         let _place = Lane(&self);
         while let Some((requests, callers)) = self.take() {
-            self.serve(requests, callers).await;
+            self.away.refusing(self.serve(requests, callers), |why| self.refuse(&why)).await;
             // Those who were just answered may ask again, and share the next batch.
             for _ in 0..TURNS {
                 tokio::task::yield_now().await;
             }
+        }
+    }
+
+    /// Tells whoever waits that nothing has happened, and nothing will.
+    fn refuse(&self, why: &StoreError) {
+        let waiting = std::mem::take(&mut self.line().waiting);
+        for Waiting { caller, .. } in waiting {
+            let _ = caller.send(Err(why.clone()));
         }
     }
 
@@ -207,9 +223,13 @@ mod tests {
     }
 
     fn doubles(permits: usize) -> (Arc<Doubles>, Arc<Batcher<Arc<Doubles>>>) {
+        doubles_on(permits, Away::NEVER)
+    }
+
+    fn doubles_on(permits: usize, away: Away) -> (Arc<Doubles>, Arc<Batcher<Arc<Doubles>>>) {
         let (batches, unheard) = (AtomicUsize::new(0), AtomicUsize::new(0));
         let doubles = Arc::new(Doubles { batches, unheard, permits: Semaphore::new(permits) });
-        (doubles.clone(), Arc::new(Batcher::new(doubles, 1)))
+        (doubles.clone(), Arc::new(Batcher::new(doubles, 1, away)))
     }
 
     /// The first is under way; `numbers` wait behind it.
@@ -270,6 +290,24 @@ mod tests {
         }
         assert_eq!(doubles.batches.load(Ordering::SeqCst), 1, "the first was run, the second withdrawn");
         assert_eq!(doubles.unheard.load(Ordering::SeqCst), 2, "what the first got is not forgotten");
+    }
+
+    /// What was taken is run to its end while the database is away; those behind it are refused.
+    #[tokio::test]
+    async fn who_waits_is_refused_when_the_database_is_found_away() {
+        let (says, hears) = tokio::sync::watch::channel(None);
+        let (doubles, batcher) = doubles_on(0, Away::heard(hears));
+        let mut callers = behind_the_first(&batcher, &[2, 3]).await;
+        says.send_replace(Some("gone".to_owned()));
+        let away = Err(StoreError::Unavailable("gone".to_owned()));
+        for caller in callers.split_off(1) {
+            assert_eq!(caller.await.expect("ends"), away);
+        }
+        assert_eq!(batcher.submit(4).await, away, "and so is who comes later");
+        says.send_replace(None);
+        doubles.permits.add_permits(2);
+        assert_eq!(callers.pop().expect("the first").await.expect("ends"), Ok(2));
+        assert_eq!(batcher.submit(5).await, Ok(10));
     }
 
     /// A lane that ends by a panic is replaced.

@@ -12,8 +12,10 @@ use std::time::Duration;
 use deadpool_postgres::{
     Hook, HookError, ManagerConfig, Object, Pool, PoolError, RecyclingMethod, Runtime, TimeoutType,
 };
+use solely_core::away::Away;
 use solely_core::{Clock, StoreError};
 use tokio::sync::watch;
+use tokio::time::Instant;
 
 use crate::error::{is_shutdown, store_error};
 use crate::tls::Tls;
@@ -27,6 +29,8 @@ pub(crate) struct Connections {
     pub(crate) patience: Duration,
     /// Why the database is away, if it is.
     away: Arc<watch::Sender<Option<String>>>,
+    /// When it was found to be back the last time.
+    back: Arc<watch::Sender<Instant>>,
     /// Which life of the database the newest connection was made in.
     life: Arc<watch::Sender<String>>,
 }
@@ -78,7 +82,8 @@ impl Connections {
             .build()
             .map_err(|error| StoreError::Unusable(error.to_string()))?;
         let (clock, patience) = (making.clock.clone(), making.statement_timeout + CONNECT_TIMEOUT);
-        Ok(Self { pool, clock, patience, away: Arc::new(watch::Sender::new(None)), life })
+        let (away, back) = (watch::Sender::new(None), watch::Sender::new(Instant::now()));
+        Ok(Self { pool, clock, patience, away: Arc::new(away), back: Arc::new(back), life })
     }
 
     /// A connection of the pool. At once an error if the database is known to be away.
@@ -86,13 +91,14 @@ impl Connections {
         if let Some(why) = self.away.borrow().clone() {
             return Err(StoreError::Unavailable(why));
         }
+        let asked = Instant::now();
         match self.pool.get().await {
             Ok(object) => Ok(object),
             Err(PoolError::Timeout(TimeoutType::Wait)) => Err(StoreError::Overloaded),
             Err(error) => {
                 let (away, error) = (is_away(&error), pool_error(&error));
                 if away && !self.pool.is_closed() {
-                    self.open_breaker(&error);
+                    self.open_breaker(asked, &error);
                 }
                 Err(error)
             }
@@ -127,8 +133,17 @@ impl Connections {
         }
     }
 
-    /// Refuses callers from now on, until the database answers.
-    pub(crate) fn open_breaker(&self, why: &StoreError) {
+    /// What those ask who would wait in line.
+    pub(crate) fn away(&self) -> Away {
+        Away::heard(self.away.subscribe())
+    }
+
+    /// Refuses callers from now on, until the database answers. Whoever asked before it was back the last time has learnt
+    /// nothing of how it is now.
+    pub(crate) fn open_breaker(&self, asked: Instant, why: &StoreError) {
+        if asked < *self.back.borrow() {
+            return;
+        }
         let opened = self.away.send_if_modified(|away| {
             let opens = away.is_none();
             if opens {
@@ -152,20 +167,26 @@ impl Connections {
                 break;
             }
         }
+        self.back.send_replace(Instant::now());
         self.away.send_replace(None);
     }
 }
 
 /// Looks with every new connection whether the database has crashed since the one before: its
-/// statistics begin anew then.
+/// statistics begin anew then. One that leads to a standby is none: it only reads.
 fn learn_life(life: Arc<watch::Sender<String>>) -> Hook {
     Hook::async_fn(move |client, _| {
         let life = life.clone();
         Box::pin(async move {
-            let asked = client.query_one("SELECT stats_reset::text FROM pg_stat_bgwriter", &[]);
+            let look = "SELECT stats_reset::text, pg_is_in_recovery() FROM pg_stat_bgwriter";
+            let asked = client.query_one(look, &[]);
             let slow = |_| HookError::message("the database does not answer");
             let row = tokio::time::timeout(CONNECT_TIMEOUT, asked).await.map_err(slow)?;
-            let now = row.map_err(HookError::Backend)?.get::<_, Option<String>>(0).unwrap_or_default();
+            let row = row.map_err(HookError::Backend)?;
+            if row.get(1) {
+                return Err(HookError::message(STANDBY));
+            }
+            let now = row.get::<_, Option<String>>(0).unwrap_or_default();
             life.send_if_modified(|known| std::mem::replace(known, now.clone()) != now);
             Ok(())
         })
@@ -201,19 +222,26 @@ impl Drop for Session {
 /// Whether this says that the database is away, and not only that it has no room for one more.
 fn is_away(error: &PoolError) -> bool {
     match error {
-        PoolError::Backend(error) => error.code().is_none() || is_shutdown(error),
-        PoolError::Timeout(TimeoutType::Create) => true,
+        PoolError::Backend(error) | PoolError::PostCreateHook(HookError::Backend(error)) => {
+            error.code().is_none() || is_shutdown(error)
+        }
+        PoolError::Timeout(TimeoutType::Create) | PoolError::PostCreateHook(HookError::Message(_)) => true,
         _ => false,
     }
 }
 
 fn pool_error(error: &PoolError) -> StoreError {
     match error {
-        PoolError::Backend(error) => store_error(error),
+        PoolError::Backend(error) | PoolError::PostCreateHook(HookError::Backend(error)) => {
+            store_error(error)
+        }
+        PoolError::PostCreateHook(HookError::Message(why)) => StoreError::Unavailable(why.to_string()),
         other => StoreError::Unavailable(other.to_string()),
     }
 }
 
+/// Why a standby is no database.
+pub(crate) const STANDBY: &str = "the database is a standby and takes no writes";
 /// How long a database that is well takes to answer at the very most.
 pub(crate) const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);

@@ -3,12 +3,13 @@
 use async_trait::async_trait;
 use solely_core::clock::Timestamp;
 use solely_core::event::{Event, EventId, EventStore, NewEvent};
+use solely_core::reserve::ToldByRows;
 use solely_core::{Json, StoreError};
 use tokio_postgres::{Error, Row};
 
 use crate::row;
 use crate::transaction::{Write, transact};
-use crate::{PostgresStore, Tx};
+use crate::{PostgresStore, Tx, reserve};
 
 #[async_trait]
 impl EventStore for PostgresStore {
@@ -27,11 +28,10 @@ impl EventStore for PostgresStore {
         limit: u32,
     ) -> Result<Vec<Event>, StoreError> {
         let after = after.map_or(0, |id| id.0);
-        // Each by its own index.
-        let of = |column| {
-            format!("(SELECT {COLUMNS} FROM events WHERE {column} = $1 AND id > $2 ORDER BY id LIMIT $3)")
-        };
-        let sql = format!("{} UNION ALL {} ORDER BY id LIMIT $3", of("subject"), of("also"));
+        if let Some(told) = ToldByRows::about(&subject) {
+            return reserve::timeline(self, &subject, told, after, limit).await;
+        }
+        let sql = format!("{} ORDER BY id LIMIT $3", about(COLUMNS));
         let rows = self.read(&sql, &[&subject, &after, &i64::from(limit)]).await?;
         Ok(rows.iter().map(|found| event(found, 0)).collect())
     }
@@ -41,6 +41,14 @@ impl EventStore for PostgresStore {
         let rows = self.read(&sql, &[&topic, &i64::from(limit)]).await?;
         Ok(rows.iter().map(|found| event(found, 0)).collect())
     }
+}
+
+/// Columns of what was written of a subject after an event: each by its own index.
+pub(crate) fn about(columns: &str) -> String {
+    let of = |column| {
+        format!("(SELECT {columns} FROM events WHERE {column} = $1 AND id > $2 ORDER BY id LIMIT $3)")
+    };
+    format!("{} UNION ALL {}", of("subject"), of("also"))
 }
 
 const COLUMNS: &str = "id, at, subject, event, outcome, reason, request_id, details, topic, also";

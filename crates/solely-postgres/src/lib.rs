@@ -120,10 +120,10 @@ impl PostgresStore {
         migrate::migrate(&work, schema).await?;
         Ok(Self {
             beats: connections(1)?,
-            enqueues: Batcher::new(job::Enqueues(work.clone()), LANES),
-            leases: Batcher::new(lease::LeaseCalls(work.clone()), LANES),
-            waits: Batcher::new(enrich::WaitCalls(work.clone()), LANES),
-            places: Batcher::new(feed::PlaceLooks(work.clone()), LANES),
+            enqueues: Batcher::new(job::Enqueues(work.clone()), LANES, work.away()),
+            leases: Batcher::new(lease::LeaseCalls(work.clone()), LANES, work.away()),
+            waits: Batcher::new(enrich::WaitCalls(work.clone()), LANES, work.away()),
+            places: Batcher::new(feed::PlaceLooks(work.clone()), LANES, work.away()),
             work,
             hot: reserve::hot::Hot::default(),
             guards: options.guards,

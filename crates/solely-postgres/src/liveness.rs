@@ -3,6 +3,7 @@
 use async_trait::async_trait;
 use solely_core::liveness::{Beat, Beaten, LivenessStore};
 use solely_core::{ProcessId, StoreError};
+use tokio::time::Instant;
 use tokio_postgres::Error;
 use uuid::Uuid;
 
@@ -16,10 +17,11 @@ impl LivenessStore for PostgresStore {
     /// A beat that is not answered in time says for everyone that the database is away. Burying
     /// others is a transaction of its own: what is in its way is not in the way of beating.
     async fn beat(&self, beat: Beat) -> Result<Beaten, StoreError> {
+        let asked = Instant::now();
         let beating = async { transact!(self.beats, |tx| heartbeat(tx, &beat).await) };
         let may_judge = tokio::time::timeout(ANSWER_TIMEOUT, beating).await.unwrap_or_else(|_| {
             let away = StoreError::Unavailable("the database does not answer".to_owned());
-            self.work.open_breaker(&away);
+            self.work.open_breaker(asked, &away);
             Err(away)
         })?;
         if !may_judge {

@@ -32,6 +32,7 @@ const STEPS: &[Step] = &[
     Step { name: "swifter", sql: include_str!("migrations/0012_swifter.sql"), oldest_compatible: 1 },
     Step { name: "surer", sql: include_str!("migrations/0013_surer.sql"), oldest_compatible: 1 },
     Step { name: "alone", sql: include_str!("migrations/0014_alone.sql"), oldest_compatible: 1 },
+    Step { name: "surmised", sql: include_str!("migrations/0015_surmised.sql"), oldest_compatible: 1 },
 ];
 
 /// The version that this program was made for.

@@ -20,13 +20,14 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use solely_core::clock::Timestamp;
+use solely_core::event::{Event, EventId};
 use solely_core::fault::Guard;
 use solely_core::job::NewJob;
 use solely_core::reserve::{
     Books, BoxType, Decided, Follows, IdempotencyKey, Inventory, InventoryFilter, InventoryStatus,
-    InventoryView, LAPSED_MAX, LATEST, Lapsed, Merchant, OPEN_MAX, PaymentStatus, Request, Reservation,
-    ReservationFilter, ReservationInner, ReservationStatus, ReserveStore, Rules, ToldTo, Touched, WaitFilter,
-    WaitView, Wanted,
+    InventoryView, LAPSED_MAX, LATEST, Lapsed, Making, Merchant, OPEN_MAX, PaymentStatus, Request,
+    Reservation, ReservationFilter, ReservationInner, ReservationStatus, ReserveStore, Rules, ToldByRows,
+    ToldTo, Touched, WaitFilter, WaitView, Wanted, event_of_row,
 };
 use solely_core::{ReservationId, StoreError};
 use tokio_postgres::types::ToSql;
@@ -174,7 +175,8 @@ impl ReserveStore for PostgresStore {
             }
         }
         let sql = format!(
-            "SELECT {}, now_ms, {}
+            "SELECT {}, now_ms, {}, r.told_as, r.told_of, r.told_until,
+                    CASE WHEN ($3::boolean[])[mine.nth] THEN e.id IS NULL ELSE r.told_as > coalesce(known.cursor, 0) END
                FROM (SELECT solely_now($1) AS now_ms) AS clock,
                     (SELECT wanted.nth, latest.id
                        FROM unnest($2::text[]) WITH ORDINALITY AS wanted (user_id, nth)
@@ -201,7 +203,7 @@ impl ReserveStore for PostgresStore {
             prefixed("r"),
             event::prefixed("e"),
         );
-        let (latest, limit) = (i64::from(LATEST), i64::from(limit));
+        let (latest, at_once, limit) = (i64::from(LATEST), limit as usize, i64::from(limit));
         let values: Values<'_> =
             &[&self.work.clock.offset_ms(), &names, &first, &latest, &limit, &known, &of_users, &cursors];
         let mut found: Vec<ToldTo> = Vec::new();
@@ -210,12 +212,19 @@ impl ReserveStore for PostgresStore {
             let one = reservation(row);
             match found.last_mut() {
                 Some(last) if last.reservation.id == one.id => last.events.extend(told),
-                _ => found.push(ToldTo {
-                    is_open: one.status.is_open(),
-                    reservation: one.at(row::time(row, 17)),
-                    events: told.into_iter().collect(),
-                }),
+                _ => {
+                    // Its making comes before all that was written of it.
+                    let making = event_of(row, &one, 28).filter(|_| row.get(31));
+                    found.push(ToldTo {
+                        is_open: one.status.is_open(),
+                        reservation: one.at(row::time(row, 17)),
+                        events: making.into_iter().chain(told).collect(),
+                    });
+                }
             }
+        }
+        for one in &mut found {
+            one.events.truncate(at_once);
         }
         Ok(found)
     }
@@ -235,6 +244,44 @@ impl PostgresStore {
         transact!(self.work, |tx| write(tx, &books, false).await)?;
         Ok((decided, books.touched()))
     }
+}
+
+/// The making of a reservation, if its row tells of it, in columns that begin at this one.
+fn event_of(found: &Row, row: &Reservation, first: usize) -> Option<Event> {
+    let number = EventId(found.get::<_, Option<i64>>(first)?);
+    Some(event_of_row(row, number, found.get(first + 1), row::time(found, first + 2)))
+}
+
+/// A page of what was written of a subject and what rows tell of it by themselves: one statement, so that whoever follows its
+/// end sees nothing of one kind before what came earlier of the other.
+pub(crate) async fn timeline(
+    store: &PostgresStore,
+    subject: &str,
+    told: ToldByRows<'_>,
+    after: i64,
+    limit: u32,
+) -> Result<Vec<Event>, StoreError> {
+    let (of, value): (_, Box<dyn ToSql + Sync + Send>) = match told {
+        ToldByRows::Of(id) => ("id", Box::new(uuid(id))),
+        ToldByRows::OfInventory(id) => ("inventory_id", Box::new(id.to_owned())),
+    };
+    let sql = format!(
+        "SELECT {}, {}, r.told_as, r.told_of, r.told_until
+           FROM ({}) AS e LEFT JOIN (SELECT * FROM reservations WHERE false) AS r ON true
+          UNION ALL
+         (SELECT told_as, 0, '', '', NULL, NULL, NULL, '', NULL, NULL, {RESERVATION}, told_as, told_of, told_until
+            FROM reservations WHERE {of} = $4 AND told_as > $2 ORDER BY told_as LIMIT $3)
+          ORDER BY 1 LIMIT $3",
+        event::prefixed("e"),
+        prefixed("r"),
+        event::about("*"),
+    );
+    let rows = store.read(&sql, &[&subject, &after, &i64::from(limit), &*value]).await?;
+    let event = |found: &Row| match found.get::<_, Option<i64>>(27) {
+        Some(_) => event_of(found, &reservation_at(found, 10), 27),
+        None => Some(event::event(found, 0)),
+    };
+    Ok(rows.iter().filter_map(event).collect())
 }
 
 /// What is asked for, as columns.
@@ -327,28 +374,33 @@ pub(crate) const RESERVATION: &str = "id, user_id, merchant_id, inventory_id, st
                            reserved_at, expires_at, completed_at, cancelled_at, offered, wrong_codes, blocked_until";
 
 pub(crate) fn reservation(found: &Row) -> Reservation {
-    let code = |column| u8::try_from(found.get::<_, i16>(column)).unwrap_or(u8::MAX);
-    let maybe = |column| found.get::<_, Option<i64>>(column).map(Timestamp::from_millis);
+    reservation_at(found, 0)
+}
+
+/// The same, whose columns begin at this one.
+fn reservation_at(found: &Row, first: usize) -> Reservation {
+    let code = |column| u8::try_from(found.get::<_, i16>(first + column)).unwrap_or(u8::MAX);
+    let maybe = |column| found.get::<_, Option<i64>>(first + column).map(Timestamp::from_millis);
     Reservation {
-        id: ReservationId::from_bytes(found.get::<_, Uuid>(0).into_bytes()),
-        user_id: found.get(1),
-        merchant_id: found.get(2),
-        box_inventory_id: found.get(3),
+        id: ReservationId::from_bytes(found.get::<_, Uuid>(first).into_bytes()),
+        user_id: found.get(first + 1),
+        merchant_id: found.get(first + 2),
+        box_inventory_id: found.get(first + 3),
         status: ReservationStatus::from_code(code(4)).expect("the column's CHECK allows known states only"),
         payment_status: PaymentStatus::from_code(code(5))
             .expect("the column's CHECK allows known states only"),
-        pickup_code: found.get(6),
-        quantity: u32::try_from(found.get::<_, i32>(7)).unwrap_or(0),
-        total_amount: found.get(8),
-        currency: found.get(9),
-        reserved_at: row::time(found, 10),
-        expires_at: row::time(found, 11),
+        pickup_code: found.get(first + 6),
+        quantity: u32::try_from(found.get::<_, i32>(first + 7)).unwrap_or(0),
+        total_amount: found.get(first + 8),
+        currency: found.get(first + 9),
+        reserved_at: row::time(found, first + 10),
+        expires_at: row::time(found, first + 11),
         completed_at: maybe(12),
         cancelled_at: maybe(13),
         inner: ReservationInner {
-            offered: found.get(14),
+            offered: found.get(first + 14),
             wrong_codes: code(15),
-            blocked_until: row::time(found, 16),
+            blocked_until: row::time(found, first + 16),
         },
     }
 }
@@ -682,11 +734,18 @@ fn insert_reservations(books: &Books) -> Option<Write<'_>> {
     let amounts: Vec<i64> = made.iter().map(|row| row.total_amount).collect();
     let offered: Vec<bool> = made.iter().map(|row| row.inner.offered).collect();
     let sql = format!(
-        "INSERT INTO reservations ({RESERVATION})
-         SELECT * FROM unnest($1::uuid[], $2::text[], $3::text[], $4::text[], $5::smallint[], $6::smallint[], $7::text[],
-                              $8::integer[], $9::bigint[], $10::text[], $11::bigint[], $12::bigint[], $13::bigint[],
-                              $14::bigint[], $15::boolean[], $16::smallint[], $17::bigint[])"
+        "INSERT INTO reservations ({RESERVATION}, told_until, told_of, told_as)
+         SELECT made.*, CASE WHEN made.told_until IS NOT NULL THEN nextval('events_id_seq') END
+           FROM unnest($1::uuid[], $2::text[], $3::text[], $4::text[], $5::smallint[], $6::smallint[], $7::text[],
+                       $8::integer[], $9::bigint[], $10::text[], $11::bigint[], $12::bigint[], $13::bigint[],
+                       $14::bigint[], $15::boolean[], $16::smallint[], $17::bigint[], $18::bigint[], $19::text[])
+                AS made ({RESERVATION}, told_until, told_of)"
     );
+    // In the same order. Reservations that are offered, and any in a batch with events, are told of by those.
+    let makings = books.makings();
+    let mut told = makings.iter().peekable();
+    let told: Vec<Option<&Making>> =
+        made.iter().map(|row| told.next_if(|making| making.id == row.id)).collect();
     Some(Write {
         sql,
         values: vec![
@@ -707,6 +766,8 @@ fn insert_reservations(books: &Books) -> Option<Write<'_>> {
             Box::new(offered),
             Box::new(codes(|row| row.inner.wrong_codes)),
             Box::new(times(|row| Some(row.inner.blocked_until))),
+            Box::new(told.iter().map(|told| Some((*told)?.until.as_millis())).collect::<Vec<Option<i64>>>()),
+            Box::new(told.iter().map(|told| (*told)?.request_id.as_deref()).collect::<Vec<Option<&str>>>()),
         ],
     })
 }

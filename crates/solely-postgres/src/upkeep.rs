@@ -2,13 +2,14 @@
 
 use async_trait::async_trait;
 use solely_core::StoreError;
+use solely_core::away::Away;
 use solely_core::bus::Bus;
 use solely_core::job::JobState;
 use solely_core::limits;
 use solely_core::store::{Pruned, Retention, Store};
 use tokio_postgres::Error;
 
-use crate::connection::ANSWER_TIMEOUT;
+use crate::connection::{ANSWER_TIMEOUT, STANDBY};
 use crate::row::millis;
 use crate::transaction::transact;
 use crate::{PostgresStore, Tx, bus, feed, reserve};
@@ -24,11 +25,16 @@ impl Store for PostgresStore {
         bus::connect(config, tls, bus, self.closed.clone());
     }
 
+    fn away(&self) -> Away {
+        self.work.away()
+    }
+
     async fn health(&self) -> Result<(), StoreError> {
+        // Also behind something that keeps connections while it changes what they lead to.
         let look = self.read("SELECT pg_is_in_recovery() FROM schema_version LIMIT 1", &[]);
         match tokio::time::timeout(ANSWER_TIMEOUT, look).await {
-            Ok(answer) if answer.as_ref().is_ok_and(|rows| rows.iter().any(|row| row.get(0))) => {
-                Err(StoreError::Unavailable("the database is a standby and takes no writes".to_owned()))
+            Ok(Ok(rows)) if rows.iter().any(|row| row.get(0)) => {
+                Err(StoreError::Unavailable(STANDBY.to_owned()))
             }
             Ok(answer) => answer.map(drop),
             Err(_) => Err(StoreError::Unavailable("the database does not answer".to_owned())),

@@ -3,11 +3,11 @@
 use async_trait::async_trait;
 use rusqlite::{Connection, Error, Row, params};
 use solely_core::event::{Event, EventId, EventStore, NewEvent};
+use solely_core::reserve::page;
 use solely_core::{Json, StoreError};
 
-use crate::SqliteStore;
-use crate::row;
 use crate::writer::Tx;
+use crate::{SqliteStore, reserve, row};
 
 #[async_trait]
 impl EventStore for SqliteStore {
@@ -22,7 +22,11 @@ impl EventStore for SqliteStore {
         limit: u32,
     ) -> Result<Vec<Event>, StoreError> {
         let after = after.map_or(0, |id| id.0);
-        self.read(move |conn| select(conn, &["subject", "also"], &subject, after, limit)).await
+        self.read(move |conn| {
+            let written = select(conn, &["subject", "also"], &subject, after, limit)?;
+            Ok(page(written, reserve::told_by_rows(conn, &subject, after, limit)?, limit))
+        })
+        .await
     }
 
     async fn outbox(&self, topic: String, limit: u32) -> Result<Vec<Event>, StoreError> {
@@ -124,6 +128,23 @@ pub(crate) fn insert_all(tx: &Tx<'_>, events: &[NewEvent]) -> Result<(), Error> 
         ])?;
     }
     Ok(())
+}
+
+/// Takes so many numbers of events for what is told by other rows; the one before the first of them.
+pub(crate) fn numbers(tx: &Tx<'_>, count: usize) -> Result<i64, Error> {
+    if count == 0 {
+        return Ok(0);
+    }
+    let count = i64::try_from(count).unwrap_or(i64::MAX);
+    let mut take =
+        tx.conn.prepare_cached("UPDATE sqlite_sequence SET seq = seq + ?1 WHERE name = 'events'")?;
+    if take.execute([count])? == 0 {
+        // Nothing was ever told.
+        let sql = "INSERT INTO sqlite_sequence (name, seq) VALUES ('events', ?1)";
+        tx.conn.prepare_cached(sql)?.execute([count])?;
+    }
+    let mut last = tx.conn.prepare_cached("SELECT seq FROM sqlite_sequence WHERE name = 'events'")?;
+    Ok(last.query_row([], |found| found.get::<_, i64>(0))? - count)
 }
 
 /// Takes a delivered event out of the outbox; it stays in the timeline.

@@ -7,13 +7,13 @@ use async_trait::async_trait;
 use rusqlite::types::{FromSqlError, Type};
 use rusqlite::{Connection, Error, OptionalExtension as _, Row, params};
 use solely_core::clock::Timestamp;
-use solely_core::event::EventId;
+use solely_core::event::{Event, EventId};
 use solely_core::fault::Guard;
 use solely_core::reserve::{
     Books, BoxType, Decided, Follows, Inventory, InventoryFilter, InventoryStatus, InventoryView, LAPSED_MAX,
     LATEST, Lapsed, Merchant, OPEN_MAX, PaymentStatus, Request, Reservation, ReservationFilter,
-    ReservationInner, ReservationStatus, ReserveStore, Rules, ToldTo, Touched, WaitFilter, WaitView, Wanted,
-    subject_of,
+    ReservationInner, ReservationStatus, ReserveStore, Rules, ToldByRows, ToldTo, Touched, WaitFilter,
+    WaitView, Wanted, event_of_row, subject_of,
 };
 use solely_core::{ReservationId, StoreError};
 
@@ -314,7 +314,7 @@ fn write(tx: &Tx<'_>, books: &Books, guarded: bool) -> Result<(), Error> {
     for (changed, status, payment) in books.changed_reservations() {
         update_reservation(tx, changed, (status, payment))?;
     }
-    insert_reservations(tx, &books.new_reservations())?;
+    insert_reservations(tx, books)?;
     waitlist::write(tx, books)?;
     for job in books.new_jobs() {
         job::enqueue_one(tx, &job)?;
@@ -357,15 +357,21 @@ fn insert_item(tx: &Tx<'_>, item: &Inventory) -> Result<(), Error> {
     insert.execute(values).map(drop)
 }
 
-fn insert_reservations(tx: &Tx<'_>, all: &[&Reservation]) -> Result<(), Error> {
+fn insert_reservations(tx: &Tx<'_>, books: &Books) -> Result<(), Error> {
+    let (all, makings) = (books.new_reservations(), books.makings());
     if all.is_empty() {
         return Ok(());
     }
+    let mut number = event::numbers(tx, makings.len())?;
+    // In the same order. Reservations that are offered, and any in a batch with events, are told of by those.
+    let mut makings = makings.iter().peekable();
     let mut insert = tx.conn.prepare_cached(&format!(
-        "INSERT INTO reservations ({RESERVATION})
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17)"
+        "INSERT INTO reservations ({RESERVATION}, told_as, told_of, told_until)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20)"
     ))?;
     for made in all {
+        let told = makings.next_if(|making| making.id == made.id);
+        number += i64::from(told.is_some());
         insert.execute(params![
             made.id.as_bytes(),
             made.user_id,
@@ -384,6 +390,9 @@ fn insert_reservations(tx: &Tx<'_>, all: &[&Reservation]) -> Result<(), Error> {
             made.inner.offered,
             made.inner.wrong_codes,
             made.inner.blocked_until.as_millis(),
+            told.map(|_| number),
+            told.and_then(|told| told.request_id.as_deref()),
+            told.map(|told| told.until.as_millis()),
         ])?;
     }
     Ok(())
@@ -499,17 +508,51 @@ fn told_to(conn: &Connection, now: Timestamp, users: &[Follows], limit: u32) -> 
             }
         }
         for (id, one) in all {
-            let events = match told {
-                None => event::latest(conn, &subject_of(id))?,
-                Some(told) => {
-                    let after = told.get(&id).copied().unwrap_or(EventId(0));
-                    event::after(conn, &subject_of(id), after, limit)?
-                }
+            let subject = subject_of(id);
+            let after = told.as_ref().and_then(|told| told.get(&id)).copied().unwrap_or(EventId(0));
+            let written = match told {
+                None => event::latest(conn, &subject)?,
+                Some(_) => event::after(conn, &subject, after, limit)?,
             };
+            // Its making comes before all that was written of it.
+            let mut events = match told {
+                None if !written.is_empty() => Vec::new(),
+                _ => told_by_rows(conn, &subject, after.0, limit)?,
+            };
+            events.extend(written);
+            events.truncate(limit as usize);
             found.push(ToldTo { is_open: one.status.is_open(), reservation: one.at(now), events });
         }
     }
     Ok(found)
+}
+
+/// What rows tell of a subject by themselves, after an event.
+pub(crate) fn told_by_rows(
+    conn: &Connection,
+    subject: &str,
+    after: i64,
+    limit: u32,
+) -> Result<Vec<Event>, Error> {
+    let event = |found: &Row<'_>| {
+        let (number, request_id) = (EventId(found.get(17)?), found.get(18)?);
+        Ok(event_of_row(&reservation(found)?, number, request_id, row::time(found, 19)?))
+    };
+    let select = format!("SELECT {RESERVATION}, told_as, told_of, told_until FROM reservations");
+    match ToldByRows::about(subject) {
+        None => Ok(Vec::new()),
+        Some(ToldByRows::Of(id)) => conn
+            .prepare_cached(&format!("{select} WHERE id = ?1 AND told_as > ?2"))?
+            .query_map((id.as_bytes(), after), event)?
+            .collect(),
+        Some(ToldByRows::OfInventory(id)) => conn
+            .prepare_cached(&format!(
+                "{select} INDEXED BY reservations_told
+                  WHERE inventory_id = ?1 AND told_as > ?2 ORDER BY told_as LIMIT ?3"
+            ))?
+            .query_map((id, after, limit), event)?
+            .collect(),
+    }
 }
 
 fn reservations(

@@ -273,26 +273,37 @@ impl PostgresServer {
         }
     }
 
-    /// Stops all its processes where they are: connections stay, and nobody answers.
+    /// Stops all its processes where they are: connections stay, and nobody answers. The first process makes the others,
+    /// so it is stopped first; a signal takes a moment, and one that was just being made is not in the list until it has
+    /// been, so they are looked at until all of them stand still.
     pub fn freeze(&self) {
-        self.signal_all(Signal::SIGSTOP);
+        let deadline = Instant::now() + Duration::from_secs(10);
+        loop {
+            let moving: Vec<u32> = self.processes().into_iter().filter(|pid| !is_stopped(*pid)).collect();
+            if moving.is_empty() {
+                return;
+            }
+            assert!(Instant::now() < deadline, "postgres cannot be frozen");
+            for pid in moving {
+                signal(pid, Signal::SIGSTOP);
+            }
+            std::thread::yield_now();
+        }
     }
 
     /// Lets them go on.
     pub fn thaw(&self) {
-        self.signal_all(Signal::SIGCONT);
+        for pid in self.processes() {
+            signal(pid, Signal::SIGCONT);
+        }
     }
 
-    /// The first process makes the others, so it is stopped first.
-    fn signal_all(&self, signal: Signal) {
-        let Some(first) = self.child.as_ref().map(Child::id) else { return };
-        let signal_one = |pid: u32| {
-            let _ = kill(Pid::from_raw(i32::try_from(pid).unwrap_or(0)), signal);
-        };
-        signal_one(first);
+    /// The first process, and those that it has made.
+    fn processes(&self) -> Vec<u32> {
+        let Some(first) = self.child.as_ref().map(Child::id) else { return Vec::new() };
         let others =
             std::fs::read_to_string(format!("/proc/{first}/task/{first}/children")).unwrap_or_default();
-        others.split_whitespace().filter_map(|pid| pid.parse().ok()).for_each(signal_one);
+        [first].into_iter().chain(others.split_whitespace().filter_map(|pid| pid.parse().ok())).collect()
     }
 
     /// Its port on 127.0.0.1.
@@ -330,6 +341,18 @@ impl Drop for PostgresServer {
         self.thaw();
         self.stop();
     }
+}
+
+fn signal(pid: u32, signal: Signal) {
+    let _ = kill(Pid::from_raw(i32::try_from(pid).unwrap_or(0)), signal);
+}
+
+/// Whether a process stands still, or is no more.
+fn is_stopped(pid: u32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    // The state comes after the name, which may have anything in it.
+    let state = stat.rsplit_once(')').and_then(|(_, rest)| rest.trim_start().chars().next());
+    state.is_none_or(|state| matches!(state, 'T' | 'Z' | 'X'))
 }
 
 fn postgres_bin() -> PathBuf {

@@ -17,10 +17,17 @@ use solely_core::{Json, Store, Timestamp, limits};
 /// Entries that there are.
 const KEYS: u32 = 12;
 /// Reads between two reports of how many there were.
-const REPORT_EVERY: u64 = 200;
+const REPORT_EVERY: u64 = 20;
 /// What is granted beyond the trust: the two reads are not made at the same instant, and processes
 /// are held up.
 const GRACE: Duration = Duration::from_secs(2);
+/// How often an entry that is read is replaced.
+const REPLACED: f64 = 0.004;
+/// Where copies follow nothing, each entry is replaced once, at this age, and then left alone: an old copy is wrong only of
+/// one that has been new for long. Redis is made to keep the first ones until then ([`crate::torture`]).
+pub(crate) const REPLACED_AFTER: Duration = Duration::from_secs(9);
+/// The number of the first value of an entry.
+const FIRST: u64 = 0;
 
 #[derive(Debug, Serialize, Deserialize)]
 struct Value {
@@ -30,23 +37,23 @@ struct Value {
 
 /// Writes and reads entries for as long as it is let.
 pub async fn traffic(store: Arc<dyn Store>, cache: Cache, client: reqwest::Client, upstream: String) {
-    // Where copies follow nothing, most entries are left alone for long: an old copy is wrong only of
-    // one that has been new for long.
-    let often = if Guards::from_env().hold(Guard::CopiesFollow) { 0.004 } else { 0.000_5 };
+    let follow = Guards::from_env().hold(Guard::CopiesFollow);
     let mut reads = 0;
     loop {
         let number = rand::rng().random_range(0..KEYS);
         let key = EntryKey::new("torture", format!("entry-{number}"));
-        if rand::rng().random_bool(often) {
-            change(&cache, &key).await;
+        if follow && rand::rng().random_bool(REPLACED) {
+            change(&cache, &key, rand::random()).await;
         }
         // A store that is away refuses, clearly; that is no wrong answer.
         if let Ok(answer) = cache.read(vec![key.clone()]).await
             && let Ok(truth) = store.entries(vec![key.clone()]).await
         {
             reads += 1;
-            if truth[0].is_none() {
-                change(&cache, &key).await;
+            match &truth[0] {
+                None => change(&cache, &key, FIRST).await,
+                Some(truth) if !follow && is_old(truth) => change(&cache, &key, rand::random()).await,
+                Some(_) => {}
             }
             if let Some(wrong) = wrong(&key, answer[0].as_ref(), truth[0].as_ref()) {
                 let _ = client.post(format!("{upstream}/violations")).body(wrong).send().await;
@@ -61,9 +68,15 @@ pub async fn traffic(store: Arc<dyn Store>, cache: Cache, client: reqwest::Clien
     }
 }
 
-async fn change(cache: &Cache, key: &EntryKey) {
+/// Whether it is an entry's first value, and has been for a while.
+fn is_old(entry: &Entry) -> bool {
+    let first = entry.value.parse().is_ok_and(|value: Value| value.n == FIRST);
+    first && entry.as_of.since(entry.updated_at) >= REPLACED_AFTER
+}
+
+async fn change(cache: &Cache, key: &EntryKey, n: u64) {
     let long = Duration::from_secs(3_600);
-    let value = Json::of(&Value { key: key.key.clone(), n: rand::random() });
+    let value = Json::of(&Value { key: key.key.clone(), n });
     let entry = PutEntry {
         key: key.clone(),
         value,

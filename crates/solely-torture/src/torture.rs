@@ -16,6 +16,7 @@ use solely_testing::RedisServer;
 
 use crate::catalogues;
 use crate::checker::{self, Numbers, Standing};
+use crate::entries::REPLACED_AFTER;
 use crate::feeds::{self, PAGES, PARTITIONS, Run};
 use crate::ground::{Engine, Ground};
 use crate::places;
@@ -190,8 +191,8 @@ impl Report {
 /// How long a worker's lock lasts. Pauses are longer.
 pub const LOCK: Duration = Duration::from_secs(1);
 
-/// Reads after which most entries have been written and copied.
-const ENTRIES_KNOWN: u64 = 800;
+/// By when some entries have been written and copied. They are not replaced yet ([`crate::entries`]).
+const ENTRIES_COPIED: Duration = Duration::from_secs(3);
 /// What is asked of the upstream more often has been so for no reason, where a third of what is harmed is its process;
 /// one that is harmed each time is excused for three times as many.
 const CALLS_MAX: u64 = 5;
@@ -211,6 +212,8 @@ struct Torture<'a> {
     ground: Ground,
     redis: Option<RedisServer>,
     redis_paused_until: Option<Instant>,
+    /// Whether Redis has kept the copies that are brought back where copies follow nothing.
+    copies_kept: bool,
     disk_full_until: Option<Instant>,
     /// When the database is sure to answer, after its disk was full.
     answers_from: Option<Instant>,
@@ -251,6 +254,7 @@ pub async fn torture(options: &Options) -> Result<Report> {
         ground,
         redis: with_redis.then(RedisServer::start),
         redis_paused_until: None,
+        copies_kept: false,
         disk_full_until: None,
         answers_from: None,
         upstream: CountingUpstream::start().await?,
@@ -279,8 +283,11 @@ impl Torture<'_> {
             Some(Break::Replay) => self.options.time.min(UNTIL_PEACE),
             _ => self.options.time,
         };
-        let (deadline, mut told) = (Instant::now() + time, Instant::now());
-        while Instant::now() < deadline {
+        let (began, mut told) = (Instant::now(), Instant::now());
+        while began.elapsed() < time {
+            if (ENTRIES_COPIED..REPLACED_AFTER).contains(&began.elapsed()) {
+                self.keep_copies();
+            }
             if self.answers() {
                 self.begin_runs().await?;
             }
@@ -352,15 +359,22 @@ impl Torture<'_> {
         }
     }
 
+    /// Has Redis keep what it has, where only what is old can be taken for new: again and again, as there is more of it, until
+    /// it is replaced.
+    fn keep_copies(&mut self) {
+        if self.options.broken == Some(Break::CopiesFollow) {
+            self.redis.iter().for_each(RedisServer::save);
+            self.copies_kept = true;
+        }
+    }
+
     /// Does one bad thing to Redis.
     fn harm_redis(&mut self, harm: RedisHarm) {
         let Some(redis) = self.redis.as_mut().filter(|_| self.redis_paused_until.is_none()) else { return };
-        let harm = match harm {
-            // Only what is old can be taken for new: it keeps what it has after a while.
-            _ if self.options.broken == Some(Break::CopiesFollow) => {
-                if self.report.entries_read < ENTRIES_KNOWN { RedisHarm::Save } else { RedisHarm::Old }
-            }
-            harm => harm,
+        let harm = match self.options.broken {
+            Some(Break::CopiesFollow) if self.copies_kept => RedisHarm::Old,
+            Some(Break::CopiesFollow) => return,
+            _ => harm,
         };
         match harm {
             RedisHarm::Save => return redis.save(),

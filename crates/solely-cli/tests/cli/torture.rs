@@ -78,7 +78,7 @@ fn without_what_saves_work_it_passes_too() {
 /// With copies that follow nothing, whoever dies before it copies leaves an old answer for long.
 #[test]
 fn with_copies_that_do_not_follow_it_reports_old_answers() {
-    let (code, report) = torture(&["--for", "400s", "--break", "copies-follow"]);
+    let (code, report) = torture(&["--for", "60s", "--break", "copies-follow"]);
     assert_eq!(code, Some(1));
     assert!(report["violations"].to_string().contains("replaced"), "{report}");
 }

@@ -187,6 +187,10 @@ impl Site {
                 let told = self.store.timeline("nothing:1".to_owned(), None, 10).await.expect("reads");
                 assert!(told.is_empty());
             }
+            "read an audit" => {
+                let told = self.store.timeline("inventory:box".to_owned(), None, 10).await.expect("reads");
+                assert_eq!(told.len(), 10);
+            }
             "reserve" => {
                 let new = NewReservation {
                     id: reservation_id(name, n),
@@ -282,6 +286,7 @@ const OPERATIONS: &[&str] = &[
     "put an entry",
     "read an entry",
     "read a timeline",
+    "read an audit",
     "reserve",
     "confirm",
     "give back",
@@ -303,11 +308,11 @@ async fn crowd(client: &Client, first: u32, last: u32) {
              SELECT 'crowd-' || n, gen_random_uuid(), 'crowd', 0, 1, n FROM generate_series({first}, {last}) AS n;
              INSERT INTO entries (space, key, value, version, updated_at, fresh_until, stale_until, keep_until)
              SELECT 'space', 'crowd-' || n, '{{}}', 1, 0, 0, 0, n FROM generate_series({first}, {last}) AS n;
-             INSERT INTO events (at, subject, event, details)
-             SELECT n, 'crowd:' || n, 'was', '{{}}' FROM generate_series({first}, {last}) AS n;
+             INSERT INTO events (at, subject, event, details, also)
+             SELECT n, 'crowd:' || n, 'was', '{{}}', 'inventory:' || n FROM generate_series({first}, {last}) AS n;
              INSERT INTO reservations
              SELECT ('00000000-0000-7000-8000-' || lpad(to_hex(n), 12, '0'))::uuid, 'crowd-' || n, 'm', 'box', 4, 0, 'code', 1,
-                    450, 'EUR', 0, 1, NULL, NULL, false, 0, 0
+                    450, 'EUR', 0, 1, NULL, NULL, false, 0, 0, n, NULL, 1
                FROM generate_series({first}, {last}) AS n;
              INSERT INTO idempotency_keys (scope, key, digest, verdict, at)
              SELECT 'space', 'crowd-' || n, 'd', '{{}}', n FROM generate_series({first}, {last}) AS n;"

@@ -107,9 +107,10 @@ impl Shop {
 
     /// Makes the functions that sell others: as they would be without a guard.
     async fn with(&self, guard: &str, instead: &str) {
-        for name in ["solely_sell", "solely_sell_one"] {
-            let source = format!("SELECT pg_get_functiondef('{name}'::regproc)");
-            let source: String = self.looks.query_one(&source, &[]).await.expect("looks").get(0);
+        let sources =
+            "SELECT pg_get_functiondef(oid) FROM pg_proc WHERE proname IN ('solely_sell', 'solely_sell_one')";
+        for source in self.looks.query(sources, &[]).await.expect("looks") {
+            let source: String = source.get(0);
             assert!(source.contains(guard), "{source}");
             self.looks.batch_execute(&source.replace(guard, instead)).await.expect("is made");
         }
@@ -279,6 +280,33 @@ async fn buyers_and_keys_are_known_though_nothing_is_read() {
     let twice = shop.decide(vec![keyed("a", "other")]).await.remove(0);
     assert_eq!(twice.verdict, Verdict::Refused(Refusal::ActiveReservationExists));
     assert_eq!(shop.left().await, 5);
+    shop.adds_up().await;
+}
+
+/// Holds that lapse between two sales are counted with the second, though nothing had lapsed and none was to by the first.
+#[tokio::test]
+async fn what_has_lapsed_since_is_told_of() {
+    let brief = HoldTimes { usual: Duration::from_millis(400), ..TIMES };
+    let shop = Shop::open_with(|_| Rules::new(brief), None).await;
+    let free = async |user: &str| {
+        let request = Request::new(Operation::Reserve(new(user)));
+        let (decided, touched) =
+            shop.store.decide(Arc::new(vec![request]), shop.rules.clone()).await.expect("decides");
+        let [decided] = decided.try_into().expect("is one");
+        (bought(decided.verdict), touched.items)
+    };
+    let left = |count| vec![("box".to_owned(), count)];
+    let (first, items) = free("a").await;
+    assert_eq!(items, left(9));
+    assert_eq!(free("b").await.1, left(8));
+    let (third, items) = free("c").await;
+    assert_eq!(items, left(7));
+    assert!(third.reserved_at < first.expires_at, "the machine is too slow for this");
+    while shop.now().await < third.expires_at {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(free("d").await.1, left(9));
+    shop.until_sales(3).await;
     shop.adds_up().await;
 }
 

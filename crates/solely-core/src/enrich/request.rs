@@ -179,7 +179,7 @@ impl Enrich {
         let visit = inner.visit(&keys, wanted.providers).await;
         let missing = visit.missing();
         // A request that this process has told to wait has all its places, also those that are known by now.
-        let waits = inner.waits.contains_key(&from.request_id);
+        let waits = inner.waits.contains(&from.request_id);
         let known = if missing.is_empty() && !waits {
             visit.copied.entries
         } else {
@@ -187,7 +187,7 @@ impl Enrich {
         };
         let answered = inner.answer(from, wanted, &all, &known);
         if answered.pending > 0 || waits {
-            inner.waits.insert(from.request_id.clone(), ());
+            inner.waits.insert(&from.request_id);
         }
         Ok(answered)
     }

@@ -12,6 +12,7 @@ use super::decision::Decisions;
 use super::finder::{self, Finder};
 use super::job::{Lookups, Written};
 use super::subscription::LastPatch;
+use super::waiting::Waiting;
 use super::{Resolved, Status, copy, entry_key, provider_of, queue, subject};
 use crate::bus::ChangeListener;
 use crate::cache::watch::Watches;
@@ -201,7 +202,7 @@ pub(super) struct Inner {
     /// Entries that were asked to be refreshed, by when they were written.
     pub(super) refreshed: moka::sync::Cache<EntryKey, Timestamp>,
     /// Requests that were told PENDING by this process.
-    pub(super) waits: moka::sync::Cache<String, ()>,
+    pub(super) waits: Waiting,
     /// What was told last to someone who listens.
     pub(super) last_patch: Mutex<Option<LastPatch>>,
     /// What lookups of this process are about to write.
@@ -228,10 +229,7 @@ impl Enrich {
                 .max_capacity(REFRESHED_MAX)
                 .time_to_live(REFRESHED_FOR)
                 .build(),
-            waits: moka::sync::Cache::builder()
-                .max_capacity(WAITS_MAX)
-                .time_to_live(config.request_ttl.0)
-                .build(),
+            waits: Waiting::new(config.request_ttl.0),
             last_patch: Mutex::default(),
             writing: Mutex::default(),
             jobs,
@@ -390,7 +388,5 @@ pub fn forms(config: &EnrichConfig) -> Vec<Arc<dyn Form>> {
 /// remembers it for good.
 const REFRESHED_MAX: u64 = 10_000;
 const REFRESHED_FOR: Duration = Duration::from_secs(60);
-/// Requests that are remembered to wait.
-const WAITS_MAX: u64 = 100_000;
 /// A lookup is locked for at least this long at a time; it is renewed while it runs.
 const SHORTEST_LOCK: Duration = Duration::from_secs(5);

@@ -6,6 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 
+use super::making::{self, Making};
 use super::model::{BoxType, Inventory, Merchant, PaymentStatus, Reservation, ReservationStatus};
 use super::operation::{IdempotencyKey, Operation, Request, Verdict};
 use super::waitlist::{Line, Wait, WaitStatus};
@@ -140,6 +141,8 @@ pub struct Books {
     pub(super) busy: HashSet<IdempotencyKey>,
     pub(super) new_keys: Vec<(IdempotencyKey, String, Verdict)>,
     pub(super) events: Vec<NewEvent>,
+    /// Reservations that were made and are told of by their own rows, unless there are events.
+    pub(super) makings: Vec<Making>,
     /// Whether what becomes of reservations is to be delivered, and of which something is.
     pub(super) notify: bool,
     pub(super) notified: BTreeSet<ReservationId>,
@@ -186,6 +189,7 @@ impl Books {
             busy: HashSet::new(),
             new_keys: Vec::new(),
             events: Vec::new(),
+            makings: Vec::new(),
         }
     }
 
@@ -345,6 +349,25 @@ impl Books {
     /// What is to be told.
     pub fn events(&self) -> &[NewEvent] {
         &self.events
+    }
+
+    /// What the rows of new reservations tell by themselves, in the order of their ids. Nothing, if there are events.
+    pub fn makings(&self) -> &[Making] {
+        &self.makings
+    }
+
+    /// Once all is decided: rows tell of themselves only if there is nothing else to tell.
+    pub(super) fn settle_makings(&mut self) {
+        if self.events.is_empty() {
+            self.makings.sort_by_key(|made| made.id);
+            return;
+        }
+        for made in std::mem::take(&mut self.makings).into_iter().rev() {
+            if let Some(row) = self.reservations.get(&made.id) {
+                let event = making::making(&row.now, made.request_id, made.until);
+                self.events.insert(made.behind, event);
+            }
+        }
     }
 }
 

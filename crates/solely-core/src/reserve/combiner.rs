@@ -6,6 +6,9 @@
 //!
 //! Whoever finds nobody in the line drains it itself, so that who is alone wakes nobody else. When it has its answer, or
 //! leaves, what is left goes on in a task of its own ([`Drains`]): a batch belongs to nobody's connection.
+//!
+//! Whoever is not sealed when the store is found away is refused at once, and so is whoever comes before it is back: a
+//! batch that was cut off at its COMMIT may take that long to hear what became of it.
 
 use std::collections::{HashMap, VecDeque};
 use std::future::Future;
@@ -19,6 +22,7 @@ use futures::FutureExt as _;
 use tokio::sync::{Semaphore, oneshot};
 
 use super::operation::{Decided, Request};
+use crate::away::Away;
 use crate::error::StoreError;
 
 /// Requests of one batch.
@@ -59,12 +63,14 @@ struct Inner {
     run: Run,
     /// Batches that may be under way at once.
     turns: Arc<Semaphore>,
+    /// Whether the store is.
+    away: Away,
 }
 
 impl Combiner {
     /// Lines whose batches are run by this, as many at once as there are turns.
-    pub fn new(run: Run, turns: Arc<Semaphore>) -> Self {
-        Self(Arc::new(Inner { lines: Mutex::default(), waiting: AtomicUsize::new(0), run, turns }))
+    pub fn new(run: Run, turns: Arc<Semaphore>, away: Away) -> Self {
+        Self(Arc::new(Inner { lines: Mutex::default(), waiting: AtomicUsize::new(0), run, turns, away }))
     }
 
     /// Requests that wait.
@@ -87,7 +93,8 @@ impl Combiner {
         // Whoever leaves before the batch is sealed has asked for nothing. What was left to drain goes on after that.
         let mut drains = Drains(None);
         let _withdraws = Withdraws(stage.clone());
-        drains.0 = self.0.join(line, Waiting { request, stage: stage.clone(), caller });
+        let waiting = Waiting { request, stage: stage.clone(), caller };
+        drains.0 = self.0.join(line, waiting).map_err(NotDecided::Store)?;
         let answered = async {
             tokio::select! {
                 biased;
@@ -151,29 +158,34 @@ impl Inner {
     }
 
     /// What has to be drained now, if nobody does so.
-    fn join(self: &Arc<Self>, name: &str, waiting: Waiting) -> Option<Draining> {
-        self.waiting.fetch_add(1, Ordering::Relaxed);
+    fn join(self: &Arc<Self>, name: &str, waiting: Waiting) -> Result<Option<Draining>, StoreError> {
         let mut lines = self.lines();
+        // Under the lock: who is let in before the store is away is there when the line is refused.
+        if let Some(why) = self.away.now() {
+            return Err(why);
+        }
+        self.waiting.fetch_add(1, Ordering::Relaxed);
         if let Some(line) = lines.get_mut(name) {
             line.push_back(waiting);
-            return None;
+            return Ok(None);
         }
         let name: Arc<str> = name.into();
         lines.insert(name.clone(), VecDeque::from([waiting]));
         drop(lines);
-        Some(Box::pin(self.clone().drain(name)))
+        Ok(Some(Box::pin(self.clone().drain(name))))
     }
 
     /// Runs batch after batch until nobody is in the line.
     async fn drain(self: Arc<Self>, name: Arc<str>) {
         loop {
             // Nothing is sealed before it has its turn: until then whoever waits may give up.
-            let turn = self.turns.acquire().await;
+            let turn = self.away.refusing(self.turns.acquire(), |why| self.refuse(&name, &why)).await;
             let Some(batch) = self.seal(&name) else { return };
             let (requests, callers): (Vec<Request>, Vec<_>) =
                 batch.into_iter().map(|waiting| (waiting.request, waiting.caller)).unzip();
             // A batch that panics is its callers' loss, and nobody else's.
-            match AssertUnwindSafe((self.run)(name.clone(), requests)).catch_unwind().await {
+            let run = AssertUnwindSafe((self.run)(name.clone(), requests)).catch_unwind();
+            match self.away.refusing(run, |why| self.refuse(&name, &why)).await {
                 Ok(Ok(decided)) => {
                     for (caller, decided) in callers.into_iter().zip(decided) {
                         let _ = caller.send(Ok(decided));
@@ -187,6 +199,17 @@ impl Inner {
                 Err(_) => drop(callers),
             }
             drop(turn);
+        }
+    }
+
+    /// Tells whoever waits in a line that nothing has happened, and nothing will.
+    fn refuse(&self, name: &Arc<str>, why: &StoreError) {
+        let waiting: Vec<Waiting> = self.lines().get_mut(name).into_iter().flat_map(std::mem::take).collect();
+        self.waiting.fetch_sub(waiting.len(), Ordering::Relaxed);
+        for waiting in waiting {
+            if withdraw(&waiting.stage) {
+                let _ = waiting.caller.send(Err(why.clone()));
+            }
         }
     }
 
@@ -214,7 +237,7 @@ impl Inner {
 
 #[cfg(test)]
 mod tests {
-    use tokio::sync::mpsc;
+    use tokio::sync::{mpsc, watch};
 
     use super::*;
     use crate::id::ReservationId;
@@ -222,6 +245,10 @@ mod tests {
 
     /// A combiner whose batches wait to be let, and say how large they are.
     fn held() -> (Combiner, Arc<Semaphore>, mpsc::UnboundedReceiver<usize>) {
+        held_on(Away::NEVER)
+    }
+
+    fn held_on(away: Away) -> (Combiner, Arc<Semaphore>, mpsc::UnboundedReceiver<usize>) {
         let (gate, (sender, sizes)) = (Arc::new(Semaphore::new(0)), mpsc::unbounded_channel());
         let opened = gate.clone();
         let run = move |_: Arc<str>, requests: Vec<Request>| -> Running {
@@ -233,7 +260,7 @@ mod tests {
                 Ok(vec![decided; requests.len()])
             })
         };
-        (Combiner::new(Box::new(run), Arc::new(Semaphore::new(4))), opened, sizes)
+        (Combiner::new(Box::new(run), Arc::new(Semaphore::new(4)), away), opened, sizes)
     }
 
     fn request() -> Request {
@@ -287,6 +314,44 @@ mod tests {
         gate.add_permits(1);
         assert!(next.await.expect("asks").is_ok());
         assert_eq!(sizes.recv().await, Some(1), "neither who was late nor who left is in it");
+    }
+
+    /// A batch that is under way is waited for while the store is away; those behind it are not.
+    #[tokio::test(start_paused = true)]
+    async fn who_waits_is_refused_when_the_store_is_found_away() {
+        let (says, hears) = watch::channel(None);
+        let (combiner, gate, mut sizes) = held_on(Away::heard(hears));
+        let ask = || {
+            let combiner = combiner.clone();
+            tokio::spawn(async move { combiner.submit("line", request(), LONG).await })
+        };
+        let sealed = ask();
+        assert_eq!(sizes.recv().await, Some(1));
+        let behind = ask();
+        while combiner.waiting() < 1 {
+            tokio::task::yield_now().await;
+        }
+        says.send_replace(Some("gone".to_owned()));
+        let away = Err(NotDecided::Store(StoreError::Unavailable("gone".to_owned())));
+        assert_eq!(behind.await.expect("asks"), away);
+        assert_eq!(ask().await.expect("asks"), away, "and so is who comes later");
+        assert_eq!(combiner.waiting(), 0);
+        // It comes back, and goes away again before that batch has ended.
+        for _ in 0..2 {
+            says.send_replace(None);
+            let again = ask();
+            while combiner.waiting() < 1 {
+                tokio::task::yield_now().await;
+            }
+            says.send_replace(Some("gone".to_owned()));
+            assert_eq!(again.await.expect("asks"), away);
+        }
+        says.send_replace(None);
+        let after = ask();
+        gate.add_permits(2);
+        assert!(sealed.await.expect("asks").is_ok());
+        assert!(after.await.expect("asks").is_ok());
+        assert_eq!(sizes.recv().await, Some(1), "whoever was refused is not in it");
     }
 
     /// Who drains a line may leave in the middle of its batch: the batch goes on, and so does the line.

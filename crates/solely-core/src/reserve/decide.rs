@@ -9,8 +9,8 @@ use std::time::Duration;
 use subtle::ConstantTimeEq as _;
 
 use super::books::Books;
+use super::making::{self, Making};
 use super::model::{HoldTimes, Inventory, PaymentStatus, Reservation, ReservationInner, ReservationStatus};
-use super::notify::Snapshot;
 use super::operation::{Change, Decided, NewInventory, NewReservation, Operation, Refusal, Request, Verdict};
 use crate::event::NewEvent;
 use crate::fault::{Guard, Guards};
@@ -97,6 +97,7 @@ impl Books {
             // What it has freed is offered to those who wait before the next is decided.
             self.offer_freed(Some(request), rules);
         }
+        self.settle_makings();
         decided
     }
 
@@ -314,7 +315,12 @@ impl Books {
             inner: ReservationInner::default(),
         };
         self.add_reservation(reservation.clone());
-        self.tell_of(&reservation, "reserve", request);
+        if self.notify {
+            self.tell_of(&reservation, "reserve", request);
+        } else {
+            let (id, until, behind) = (reservation.id, reservation.expires_at, self.events.len());
+            self.makings.push(Making { id, request_id: request.request_id.clone(), until, behind });
+        }
         Ok(reservation)
     }
 
@@ -489,15 +495,12 @@ impl Books {
 
     /// What became of a reservation, for it and for its inventory.
     pub(super) fn tell_of(&mut self, reservation: &Reservation, event: &'static str, request: &Request) {
-        let subject = subject_of(reservation.id);
+        let told = making::told(reservation, event);
         let topic = self.notify.then(|| {
             self.notified.insert(reservation.id);
-            subject.clone()
+            told.subject.clone()
         });
-        let also = Some(subject_of_item(&reservation.box_inventory_id));
-        let told =
-            NewEvent::new(subject, event).outcome("done").details(Json::of(&Snapshot::of(reservation)));
-        self.tell(NewEvent { topic, also, ..told }, request);
+        self.tell(NewEvent { topic, ..told }, request);
     }
 
     /// A refusal is told once a minute for each inventory, user and reason.

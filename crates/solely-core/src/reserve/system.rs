@@ -124,6 +124,7 @@ impl Reserve {
     pub fn new(parts: ReserveParts, config: &ReserveConfig) -> Self {
         let ReserveParts { jobs, companion, client } = parts;
         let (store, metrics) = (jobs.store().clone(), jobs.metrics().clone());
+        let away = store.away();
         let webhook = Webhook::configured(&store, &metrics, client.as_ref(), config);
         let copies = companion.map(|companion| ReserveCopies::new(companion, config.lock_ttl.0));
         let (guards, notify) = (Guards::from_env(), webhook.is_some());
@@ -147,7 +148,7 @@ impl Reserve {
         };
         Self(Arc::new(Inner {
             desk,
-            combiner: Combiner::new(Box::new(run), turns),
+            combiner: Combiner::new(Box::new(run), turns, away),
             config: config.clone(),
             lines: moka::sync::Cache::builder().max_capacity(LINES_MAX).build(),
             webhook,

@@ -28,7 +28,7 @@ use solely_core::event::NewEvent;
 use solely_core::fault::Guards;
 use solely_core::job::NewJob;
 use solely_core::reserve::{
-    Books, Decided, Inventory, Operation, Request, Reservation, Rules, Touched, Verdict, Wanted,
+    Books, Decided, Inventory, Making, Operation, Request, Reservation, Rules, Touched, Verdict, Wanted,
 };
 use tokio::time::Instant;
 use tokio_postgres::Error;
@@ -64,6 +64,8 @@ struct Remembered {
     /// Tries in a row that were in vain, and batches to come that are read for because of that.
     in_vain: u32,
     passes: u32,
+    /// Before this instant none of its holds ends. Not known, nothing is excluded.
+    lapses: Option<Timestamp>,
 }
 
 /// A time that the store said, and when that was heard: it is that time, or a little later, at that instant.
@@ -95,7 +97,7 @@ impl Hot {
             let before = items.get(&item.id);
             let (in_vain, passes) =
                 before.map_or((0, 0), |before| (before.in_vain, before.passes.saturating_sub(1)));
-            items.insert(item.id.clone(), Remembered { item, in_vain, passes });
+            items.insert(item.id.clone(), Remembered { item, in_vain, passes, lapses: None });
         }
     }
 
@@ -111,19 +113,24 @@ impl Hot {
         self.clock.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// An inventory as it was, and what time it is, or was a moment ago.
-    fn recall(&self, item: &str) -> Option<(Inventory, Timestamp)> {
+    /// An inventory as it was, before when none of its holds ends, and what time it is, or was a moment ago.
+    fn recall(&self, item: &str) -> Option<(Inventory, Option<Timestamp>, Timestamp)> {
         let now = (*self.clock())?.now();
         let items = self.items();
         let found = items.get(item).filter(|found| found.passes == 0)?;
-        Some((found.item.clone(), now))
+        Some((found.item.clone(), found.lapses, now))
     }
 
-    /// It was as it was remembered, and has been sold of.
-    fn sold(&self, item: &str, books: &Books) {
+    /// It was as it was remembered, and has been sold of. Whoever extends a hold, which leaves the version as it is, makes it
+    /// end later: what was heard stays true.
+    fn sold(&self, item: &Inventory, books: &Books, lapses: Option<Timestamp>) {
         self.remember(books);
-        if let Some(found) = self.items().get_mut(item) {
+        let first = books.new_reservations().iter().map(|made| made.expires_at).min();
+        if let Some(found) = self.items().get_mut(&item.id) {
             found.in_vain = 0;
+            // Someone may have come since: of what is there now, this is not known.
+            let lapses = lapses.filter(|_| found.item.version == item.version + 1);
+            found.lapses = lapses.map(|lapses| first.map_or(lapses, |first| lapses.min(first)));
         }
     }
 
@@ -134,6 +141,14 @@ impl Hot {
             found.passes = 1 << found.in_vain;
         }
     }
+}
+
+/// What else is known of an inventory that was sold of.
+struct Sold {
+    /// Units of holds whose time is over, which can be had, too.
+    lapsed: u32,
+    /// Before when no other hold ends.
+    lapses: Option<Timestamp>,
 }
 
 /// Why something was not sold.
@@ -180,7 +195,7 @@ impl PostgresStore {
         let Some(item) = one_item(requests).filter(|_| rules.guards == Guards::all()) else {
             return Ok(None);
         };
-        let Some((remembered, now)) = self.hot.recall(item) else { return Ok(None) };
+        let Some((remembered, lapses, now)) = self.hot.recall(item) else { return Ok(None) };
         let until = now.plus(GOOD_FOR);
         let lasts = until < remembered.pickup_end && remembered.price_at(now) == remembered.price_at(until);
         if remembered.waited || !lasts {
@@ -192,10 +207,10 @@ impl PostgresStore {
         if !decided.iter().all(|decided| matches!(decided.verdict, Verdict::Reservation(_))) {
             return Ok(None);
         }
-        let sale = Sale { item: &remembered, books: &books, until, rules };
-        let lapsed = match self.sell_at_once(&sale).await {
-            Ok(lapsed) => lapsed,
-            Err(NotSold::Lost) if self.was_sold(&sale).await? => 0,
+        let sale = Sale { item: &remembered, books: &books, lapses, until, rules };
+        let Sold { lapsed, lapses } = match self.sell_at_once(&sale).await {
+            Ok(sold) => sold,
+            Err(NotSold::Lost) if self.was_sold(&sale).await? => Sold { lapsed: 0, lapses: None },
             Err(NotSold::Changed) => {
                 self.hot.in_vain(item);
                 return Ok(None);
@@ -203,7 +218,7 @@ impl PostgresStore {
             Err(NotSold::Lost | NotSold::ReadFirst) => return Ok(None),
             Err(NotSold::Error(error)) => return Err(error),
         };
-        self.hot.sold(item, &books);
+        self.hot.sold(&remembered, &books, lapses);
         let mut touched = books.touched();
         for (_, free) in &mut touched.items {
             *free += lapsed;
@@ -211,8 +226,7 @@ impl PostgresStore {
         Ok(Some((decided, touched)))
     }
 
-    /// The units of holds whose time is over, which can be had, too.
-    async fn sell_at_once(&self, sale: &Sale<'_>) -> Result<u32, NotSold> {
+    async fn sell_at_once(&self, sale: &Sale<'_>) -> Result<Sold, NotSold> {
         let session = self.work.session().await.map_err(NotSold::Error)?;
         let jobs = sale.books.new_jobs();
         let write = sale.write(&jobs, self.work.clock.offset_ms());
@@ -222,14 +236,18 @@ impl PostgresStore {
         match self.work.within(session.query_one(&statement, &write.values())).await {
             Some(Ok(row)) => {
                 session.give_back();
-                let said: Vec<i64> = row.get(0);
-                let now = said.first().map_or(Timestamp::default(), |now| Timestamp::from_millis(*now));
+                let said: Vec<Option<i64>> = row.get(0);
+                let now =
+                    said.first().copied().flatten().map_or(Timestamp::default(), Timestamp::from_millis);
                 if now < sale.books.now() {
                     // The store's clock was set back.
                     *self.hot.clock() = None;
                 }
                 self.hot.hear(now);
-                said.get(1).map(|lapsed| u32::try_from(*lapsed).unwrap_or(0)).ok_or(NotSold::Changed)
+                let units = said.get(1).copied().flatten().ok_or(NotSold::Changed)?;
+                let next = said.get(2).copied().flatten().map(Timestamp::from_millis);
+                let lapses = if said.len() > 2 { next } else { sale.lapses };
+                Ok(Sold { lapsed: u32::try_from(units).unwrap_or(0), lapses })
             }
             Some(Err(error)) => {
                 let not_sold = NotSold::of(&error);
@@ -273,11 +291,11 @@ impl PostgresStore {
 
 const SELL: &str =
     "SELECT solely_sell($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18,
-                                       $19, $20, $21, $22, $23, $24, $25, $26, $27, $28, $29, $30, $31)";
+                                       $19, $20, $21, $22, $23, $24, $25, $26, $27, $28, $29, $30, $31, $32)";
 
 const SELL_ONE: &str =
     "SELECT solely_sell_one($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18,
-                                           $19, $20)";
+                                           $19, $20::bigint)";
 
 /// The one inventory that all of these want to buy of, each another user with another key.
 fn one_item(requests: &[Request]) -> Option<&str> {
@@ -296,6 +314,8 @@ struct Sale<'a> {
     /// As it is remembered.
     item: &'a Inventory,
     books: &'a Books,
+    /// Before this instant none of its holds ends, as far as is known.
+    lapses: Option<Timestamp>,
     /// From this instant on it is too late.
     until: Timestamp,
     rules: &'a Rules,
@@ -315,8 +335,9 @@ impl<'a> Sale<'a> {
     fn write(&self, jobs: &'a [NewJob], offset_ms: i64) -> Write<'a> {
         let (books, item) = (self.books, self.item);
         let made: Vec<&'a Reservation> = books.new_reservations();
-        if let ([sold], [told], []) = (made.as_slice(), books.events(), jobs) {
-            return self.write_one(sold, told, offset_ms);
+        let makings: &'a [Making] = books.makings();
+        if let ([sold], [making]) = (made.as_slice(), makings) {
+            return self.write_one(sold, making, offset_ms);
         }
         // In the order of their keys, as everywhere: sales that have the same wait for each other, and not in a circle.
         let mut keys: Vec<_> = books.new_keys().iter().collect();
@@ -343,8 +364,12 @@ impl<'a> Sale<'a> {
             column(&keys, |(key, _, _)| key.key.as_str()),
             column(&keys, |(_, digest, _)| digest.as_str()),
             column(&keys, |(_, _, verdict)| serde_json::to_string(verdict).unwrap_or_default()),
+            Box::new(events.is_empty()),
             column(events, |told| told.subject.as_str()),
-            column(events, |told| told.request_id.as_deref()),
+            column(
+                events.iter().map(|told| &told.request_id).chain(makings.iter().map(|made| &made.request_id)),
+                Option::as_deref,
+            ),
             column(events, |told| told.details.as_str()),
             column(events, |told| told.topic.as_deref()),
             Box::new(job.map(|job| job.queue.as_str())),
@@ -360,7 +385,7 @@ impl<'a> Sale<'a> {
     }
 
     /// The call of `solely_sell_one`.
-    fn write_one(&self, sold: &'a Reservation, told: &'a NewEvent, offset_ms: i64) -> Write<'a> {
+    fn write_one(&self, sold: &'a Reservation, making: &'a Making, offset_ms: i64) -> Write<'a> {
         let item = self.item;
         let key = self.books.new_keys().first();
         let verdict = key.map(|(_, _, verdict)| serde_json::to_string(verdict).unwrap_or_default());
@@ -383,8 +408,8 @@ impl<'a> Sale<'a> {
             Box::new(key.map(|(key, _, _)| key.key.as_str())),
             Box::new(key.map(|(_, digest, _)| digest.as_str())),
             Box::new(verdict),
-            Box::new(told.request_id.as_deref()),
-            Box::new(told.details.as_str()),
+            Box::new(making.request_id.as_deref()),
+            Box::new(self.lapses.map_or(0, Timestamp::as_millis)),
         ];
         Write { sql: SELL_ONE.to_owned(), values }
     }

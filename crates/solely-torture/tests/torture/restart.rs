@@ -87,6 +87,9 @@ async fn until_worked(store: &PostgresStore, id: JobId) {
 
 /// A store with a worker and callers who enqueue as fast as they are answered.
 struct Load {
+    jobs: Jobs,
+    /// What was refused to whoever asked while it was away.
+    refused: Vec<JobId>,
     store: Arc<PostgresStore>,
     enough: Arc<AtomicBool>,
     callers: Vec<JoinHandle<Told>>,
@@ -109,13 +112,28 @@ impl Load {
         let tasks = vec![tokio::spawn(upkeep.run(stop.clone())), tokio::spawn(worker.run(stop.clone()))];
         let enough = Arc::new(AtomicBool::new(false));
         let callers = (0..16).map(|_| tokio::spawn(enqueue(jobs.clone(), enough.clone()))).collect();
-        Self { store, enough, callers, stop, tasks }
+        Self { jobs, refused: Vec::new(), store, enough, callers, stop, tasks }
+    }
+
+    /// Health tells the truth, and whoever asks now is refused at once: also while all that was under way waits to hear
+    /// what became of its COMMIT.
+    async fn is_away(&mut self) {
+        let asked = Instant::now();
+        assert!(self.store.health().await.is_err());
+        let job = NewJob::new("load", JobId::new().to_string());
+        self.refused.push(job.id);
+        let refused = self.jobs.enqueue(vec![job]).await;
+        assert!(matches!(refused, Err(StoreError::Unavailable(_))), "{refused:?}");
+        assert!(asked.elapsed() < Duration::from_secs(3), "{:?}", asked.elapsed());
     }
 
     /// What was acknowledged is worked exactly once, what was refused is not there.
     async fn end(self, longest_outage: Duration) {
         self.enough.store(true, Ordering::Relaxed);
-        let (store, mut made, mut refused) = (self.store, 0, 0);
+        let (store, mut made, mut refused) = (self.store, 0, self.refused.len());
+        for id in &self.refused {
+            assert!(store.job(*id).await.expect("reads").is_none(), "refused, and yet there");
+        }
         for caller in self.callers {
             let told = caller.await.expect("ends");
             // Only whoever was cut off at COMMIT waits, to be told what became of it.
@@ -145,7 +163,7 @@ impl Load {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn postgres_restarted_under_load_loses_and_doubles_nothing() {
     let mut server = PostgresServer::start();
-    let load = Load::begin(&server.url()).await;
+    let mut load = Load::begin(&server.url()).await;
     let mut longest_outage = Duration::ZERO;
     for round in 0..4 {
         tokio::time::sleep(Duration::from_millis(300)).await;
@@ -155,10 +173,7 @@ async fn postgres_restarted_under_load_loses_and_doubles_nothing() {
         } else {
             server.crash();
         }
-        // While it is away, health tells the truth and nobody waits for the answer.
-        let asked = Instant::now();
-        assert!(load.store.health().await.is_err());
-        assert!(asked.elapsed() < Duration::from_secs(3), "{:?}", asked.elapsed());
+        load.is_away().await;
         tokio::time::sleep(Duration::from_millis(200)).await;
         server.start_again();
         until_healthy(&load.store).await;
@@ -176,15 +191,13 @@ async fn postgres_followed_by_its_standby_loses_and_doubles_nothing() {
     // Its tables are there before it has a standby.
     drop(PostgresStore::open(&first.url(), &Options::default()).await.expect("opens"));
     let standby = first.standby();
-    let load = Load::begin(&proxy.url).await;
+    let mut load = Load::begin(&proxy.url).await;
     tokio::time::sleep(Duration::from_millis(500)).await;
     let outage = Instant::now();
     first.crash();
     proxy.lead_to(&standby.url()).expect("leads there");
     // What only reads is no store.
-    let asked = Instant::now();
-    assert!(load.store.health().await.is_err());
-    assert!(asked.elapsed() < Duration::from_secs(3), "{:?}", asked.elapsed());
+    load.is_away().await;
     tokio::time::sleep(Duration::from_millis(200)).await;
     standby.promote();
     until_healthy(&load.store).await;
