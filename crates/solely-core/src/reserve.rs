@@ -33,7 +33,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 
-pub use books::{Books, Touched, Wanted};
+pub use books::{Books, Left, Touched, Wanted};
 pub use decide::{Rules, Told, ToldOf, UNITS_MAX, subject_of, subject_of_item, told_of};
 pub use making::{Making, ToldByRows, event_of_row, page};
 pub use model::{

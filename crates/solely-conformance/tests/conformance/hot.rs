@@ -109,9 +109,11 @@ impl Shop {
     async fn with(&self, guard: &str, instead: &str) {
         let sources =
             "SELECT pg_get_functiondef(oid) FROM pg_proc WHERE proname IN ('solely_sell', 'solely_sell_one')";
-        for source in self.looks.query(sources, &[]).await.expect("looks") {
-            let source: String = source.get(0);
-            assert!(source.contains(guard), "{source}");
+        let sources = self.looks.query(sources, &[]).await.expect("looks");
+        let sources = sources.iter().map(|source| source.get::<_, String>(0));
+        let guarded: Vec<String> = sources.filter(|source| source.contains(guard)).collect();
+        assert_ne!(guarded, Vec::<String>::new(), "{guard}");
+        for source in guarded {
             self.looks.batch_execute(&source.replace(guard, instead)).await.expect("is made");
         }
     }
@@ -216,6 +218,75 @@ async fn without_the_version_it_is_sold_as_it_was() {
     assert!(sold_although_closed(&shop).await);
 }
 
+/// Two batches, one decided and sent behind the other while someone has the merchant, who then changes the inventory. What
+/// they are told.
+async fn sold_behind(shop: &Shop, change: &str) -> [Verdict; 2] {
+    shop.buy("first").await;
+    let holder = connect(&shop.url).await;
+    holder
+        .batch_execute("BEGIN; SELECT 1 FROM merchants WHERE id = 'm' FOR NO KEY UPDATE")
+        .await
+        .expect("locks");
+    let buying = ["ahead", "behind"].map(|user| {
+        let (store, rules) = (shop.store.clone(), shop.rules.clone());
+        async move {
+            let requests = vec![
+                Request::new(Operation::Reserve(new(user))),
+                Request::new(Operation::Reserve(new(&format!("{user} too")))),
+            ];
+            decide(&store, requests, &rules).await.remove(0).verdict
+        }
+    });
+    // The second follows at once: asked in one task, in this order, each as far as it can go.
+    let buying = futures::future::join_all(buying);
+    let changing = async {
+        let waits = "SELECT count(*) FROM pg_stat_activity
+                      WHERE datname = current_database() AND wait_event_type = 'Lock'";
+        while shop.looks.query_one(waits, &[]).await.expect("looks").get::<_, i64>(0) == 0 {
+            tokio::task::yield_now().await;
+        }
+        holder.batch_execute(change).await.expect("changes");
+    };
+    let (told, ()) = tokio::join!(buying, changing);
+    told.try_into().expect("are two")
+}
+
+const CLOSES: &str = "UPDATE inventory SET closed = true, version = version + 1; COMMIT";
+
+/// What was decided behind another is sold if that one was, and both as they would have been alone.
+#[tokio::test]
+async fn one_is_sold_behind_the_other() {
+    let shop = Shop::open().await;
+    for verdict in sold_behind(&shop, "COMMIT").await {
+        bought(verdict);
+    }
+    shop.until_sales(3).await;
+    assert_eq!((shop.left().await, shop.sales().await), (5, 3), "each was sold at the first try");
+    shop.buy("next").await;
+    shop.until_sales(4).await;
+    shop.adds_up().await;
+}
+
+/// The version that the one ahead would have left is what someone else has made of it instead.
+#[tokio::test]
+async fn what_is_behind_one_that_was_not_sold_is_not_sold_either() {
+    let shop = Shop::open().await;
+    for verdict in sold_behind(&shop, CLOSES).await {
+        assert!(matches!(verdict, Verdict::Refused(_)), "{verdict:?}");
+    }
+    assert_eq!(shop.left().await, 9);
+    shop.adds_up().await;
+}
+
+#[tokio::test]
+async fn without_a_look_at_the_one_ahead_it_is_sold_although_closed() {
+    let shop = Shop::open().await;
+    shop.with("NOT EXISTS (SELECT 1 FROM reservations WHERE id = behind)", "false").await;
+    let [ahead, behind] = sold_behind(&shop, CLOSES).await;
+    assert!(matches!(ahead, Verdict::Refused(_)), "{ahead:?}");
+    bought(behind);
+}
+
 /// When a reservation was made, by its row, whose sale waited for the merchant until some instant; and that instant.
 async fn made_behind_a_lock(shop: &Shop) -> (Timestamp, Timestamp) {
     shop.buy("first").await;
@@ -293,7 +364,8 @@ async fn what_has_lapsed_since_is_told_of() {
         let (decided, touched) =
             shop.store.decide(Arc::new(vec![request]), shop.rules.clone()).await.expect("decides");
         let [decided] = decided.try_into().expect("is one");
-        (bought(decided.verdict), touched.items)
+        let left: Vec<_> = touched.items.into_iter().map(|left| (left.id, left.free)).collect();
+        (bought(decided.verdict), left)
     };
     let left = |count| vec![("box".to_owned(), count)];
     let (first, items) = free("a").await;

@@ -84,13 +84,24 @@ impl Wanted {
     }
 }
 
+/// What a batch has left of an inventory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Left {
+    /// Of which.
+    pub id: String,
+    /// Which version this is; what is told of an earlier one is older.
+    pub version: u64,
+    /// Units that can be had.
+    pub free: u32,
+}
+
 /// What a batch has changed, for those who keep copies.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Touched {
     /// When.
     pub now: Timestamp,
-    /// Inventories, and what is free of each.
-    pub items: Vec<(String, u32)>,
+    /// Inventories.
+    pub items: Vec<Left>,
     /// Reservations as they are.
     pub reservations: Vec<Reservation>,
     /// Whether something is due for delivery.
@@ -323,9 +334,11 @@ impl Books {
 
     /// What is changed by all this, once it is written.
     pub fn touched(self) -> Touched {
-        let items =
-            self.new_items().into_iter().chain(self.changed_items().into_iter().map(|(item, _)| item));
-        let items = items.map(|item| (item.id.clone(), item.free())).collect();
+        let new = self.new_items().into_iter().map(|item| (item, item.version));
+        let items = new.chain(self.changed_items().into_iter().map(|(item, before)| (item, before + 1)));
+        let left =
+            |(item, version): (&Inventory, u64)| Left { id: item.id.clone(), version, free: item.free() };
+        let items = items.map(left).collect();
         let is_new = |kept: &Kept<Reservation>| kept.before.is_none() || kept.changed();
         let reservations = self.reservations.into_values().filter(is_new).map(|kept| kept.now).collect();
         Touched { now: self.now, items, reservations, notified: !self.notified.is_empty() }

@@ -1,8 +1,12 @@
 //! Combining: those who wait for one inventory are decided together.
 //!
-//! Each line (an inventory) has one drainer while someone is in it: it takes what is there, runs it, answers everyone,
+//! Each line (an inventory) has a drainer while someone is in it: it takes what is there, runs it, answers everyone,
 //! and takes what has come meanwhile. No timer: who is alone is decided at once. A request can be withdrawn until its
 //! batch is sealed; from then on its outcome is waited for, because it may have happened.
+//!
+//! In a crowd the store would rest while one batch is answered and the next is made ready. So there a second drainer takes
+//! the half that waits while the other half is under way: as soon as that many wait as are under way, and not before, or
+//! batches would become ever smaller.
 //!
 //! Whoever finds nobody in the line drains it itself, so that who is alone wakes nobody else. When it has its answer, or
 //! leaves, what is left goes on in a task of its own ([`Drains`]): a batch belongs to nobody's connection.
@@ -29,6 +33,10 @@ use crate::error::StoreError;
 pub const BATCH_MAX: usize = 256;
 /// Requests that wait in one process; one more is refused.
 pub const WAITING_MAX: usize = 16_384;
+/// Batches of one line that are under way at once.
+const UNDER_WAY_MAX: usize = 2;
+/// As many are worth a batch of their own while another is under way.
+const CROWD: usize = 32;
 
 /// What runs a batch of a line.
 pub type Run = Box<dyn Fn(Arc<str>, Vec<Request>) -> Running + Send + Sync>;
@@ -53,12 +61,57 @@ struct Waiting {
     caller: oneshot::Sender<Result<Decided, StoreError>>,
 }
 
+/// Those who wait for the same.
+#[derive(Default)]
+struct Line {
+    waiting: VecDeque<Waiting>,
+    /// Those at work on it, and the requests of the batches that they have under way.
+    drainers: usize,
+    under_way: usize,
+}
+
+impl Line {
+    /// Whether those who wait are a batch of their own although another is under way.
+    fn is_crowded(&self) -> bool {
+        self.waiting.len() >= self.under_way.max(CROWD)
+    }
+
+    /// Whether another drainer is worth it, which then counts as one.
+    fn calls_for_help(&mut self) -> bool {
+        let calls = self.under_way > 0 && self.drainers < UNDER_WAY_MAX && self.is_crowded();
+        self.drainers += usize::from(calls);
+        calls
+    }
+
+    /// Takes the next batch: half of all in a crowd, so that there are two of a size. None if nobody waits, or those who do
+    /// had better wait for the batch that is under way.
+    fn seal(&mut self) -> Vec<Waiting> {
+        let mut batch = Vec::new();
+        if self.under_way > 0 && !self.is_crowded() {
+            return batch;
+        }
+        let all = self.waiting.len() + self.under_way;
+        let most = if all < 2 * CROWD { all } else { self.under_way.max(all.div_ceil(2)) }.min(BATCH_MAX);
+        batch.reserve_exact(most.min(self.waiting.len()));
+        while batch.len() < most
+            && let Some(waiting) = self.waiting.pop_front()
+        {
+            let seal = waiting.stage.compare_exchange(WAITS, SEALED, Ordering::AcqRel, Ordering::Acquire);
+            if seal.is_ok() {
+                batch.push(waiting);
+            }
+        }
+        self.under_way += batch.len();
+        batch
+    }
+}
+
 /// The lines of one process. Clones share them.
 #[derive(Clone)]
 pub struct Combiner(Arc<Inner>);
 
 struct Inner {
-    lines: Mutex<HashMap<Arc<str>, VecDeque<Waiting>>>,
+    lines: Mutex<HashMap<Arc<str>, Line>>,
     waiting: AtomicUsize,
     run: Run,
     /// Batches that may be under way at once.
@@ -153,7 +206,7 @@ fn withdraw(stage: &AtomicU8) -> bool {
 }
 
 impl Inner {
-    fn lines(&self) -> MutexGuard<'_, HashMap<Arc<str>, VecDeque<Waiting>>> {
+    fn lines(&self) -> MutexGuard<'_, HashMap<Arc<str>, Line>> {
         self.lines.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -166,16 +219,20 @@ impl Inner {
         }
         self.waiting.fetch_add(1, Ordering::Relaxed);
         if let Some(line) = lines.get_mut(name) {
-            line.push_back(waiting);
+            line.waiting.push_back(waiting);
+            if line.calls_for_help() {
+                tokio::spawn(self.clone().drain(name.into()));
+            }
             return Ok(None);
         }
         let name: Arc<str> = name.into();
-        lines.insert(name.clone(), VecDeque::from([waiting]));
+        let line = Line { waiting: VecDeque::from([waiting]), drainers: 1, under_way: 0 };
+        lines.insert(name.clone(), line);
         drop(lines);
         Ok(Some(Box::pin(self.clone().drain(name))))
     }
 
-    /// Runs batch after batch until nobody is in the line.
+    /// Runs batch after batch until nobody is in the line, or another drainer does better without this one.
     async fn drain(self: Arc<Self>, name: Arc<str>) {
         loop {
             // Nothing is sealed before it has its turn: until then whoever waits may give up.
@@ -185,7 +242,11 @@ impl Inner {
                 batch.into_iter().map(|waiting| (waiting.request, waiting.caller)).unzip();
             // A batch that panics is its callers' loss, and nobody else's.
             let run = AssertUnwindSafe((self.run)(name.clone(), requests)).catch_unwind();
-            match self.away.refusing(run, |why| self.refuse(&name, &why)).await {
+            let ended = self.away.refusing(run, |why| self.refuse(&name, &why)).await;
+            if let Some(line) = self.lines().get_mut(&name) {
+                line.under_way -= callers.len();
+            }
+            match ended {
                 Ok(Ok(decided)) => {
                     for (caller, decided) in callers.into_iter().zip(decided) {
                         let _ = caller.send(Ok(decided));
@@ -204,7 +265,8 @@ impl Inner {
 
     /// Tells whoever waits in a line that nothing has happened, and nothing will.
     fn refuse(&self, name: &Arc<str>, why: &StoreError) {
-        let waiting: Vec<Waiting> = self.lines().get_mut(name).into_iter().flat_map(std::mem::take).collect();
+        let waiting =
+            self.lines().get_mut(name).map(|line| std::mem::take(&mut line.waiting)).unwrap_or_default();
         self.waiting.fetch_sub(waiting.len(), Ordering::Relaxed);
         for waiting in waiting {
             if withdraw(&waiting.stage) {
@@ -213,23 +275,22 @@ impl Inner {
         }
     }
 
-    /// Takes what waits in a line; none if nothing does, and then there is no such line any more.
-    fn seal(&self, name: &Arc<str>) -> Option<Vec<Waiting>> {
+    /// Takes the next batch of a line. If there is none the drainer has left, and the last one takes the line with it.
+    fn seal(self: &Arc<Self>, name: &Arc<str>) -> Option<Vec<Waiting>> {
         let mut lines = self.lines();
         let line = lines.get_mut(name)?;
-        let mut batch = Vec::with_capacity(line.len().min(BATCH_MAX));
-        while batch.len() < BATCH_MAX
-            && let Some(waiting) = line.pop_front()
-        {
-            self.waiting.fetch_sub(1, Ordering::Relaxed);
-            let seal = waiting.stage.compare_exchange(WAITS, SEALED, Ordering::AcqRel, Ordering::Acquire);
-            if seal.is_ok() {
-                batch.push(waiting);
-            }
-        }
+        let before = line.waiting.len();
+        let batch = line.seal();
+        self.waiting.fetch_sub(before - line.waiting.len(), Ordering::Relaxed);
         if batch.is_empty() {
-            lines.remove(name);
+            line.drainers -= 1;
+            if line.drainers == 0 {
+                lines.remove(name);
+            }
             return None;
+        }
+        if line.calls_for_help() {
+            tokio::spawn(self.clone().drain(name.clone()));
         }
         Some(batch)
     }
@@ -289,6 +350,40 @@ mod tests {
             assert!(other.await.expect("asks").is_ok());
         }
         assert_eq!(combiner.waiting(), 0);
+    }
+
+    /// In a crowd the half that waits is a batch while the other half is under way, and no batch is a small one because of
+    /// that: those who are few wait for what is under way.
+    #[tokio::test(start_paused = true)]
+    async fn a_crowd_is_two_batches_at_once() {
+        let (combiner, gate, mut sizes) = held();
+        let crowd: Vec<_> = (0..101)
+            .map(|_| {
+                let combiner = combiner.clone();
+                tokio::spawn(async move { combiner.submit("line", request(), LONG).await })
+            })
+            .collect();
+        for size in [1, CROWD] {
+            assert_eq!(sizes.recv().await, Some(size), "two are under way");
+        }
+        while combiner.waiting() < 100 - CROWD {
+            tokio::task::yield_now().await;
+        }
+        assert!(sizes.is_empty(), "and not three");
+        gate.add_permits(1);
+        assert_eq!(sizes.recv().await, Some(50), "half of all");
+        gate.add_permits(1);
+        while gate.available_permits() > 0 || combiner.waiting() > 100 - CROWD - 50 {
+            tokio::task::yield_now().await;
+        }
+        assert!(sizes.is_empty(), "few wait beside many");
+        gate.add_permits(1);
+        assert_eq!(sizes.recv().await, Some(100 - CROWD - 50));
+        gate.add_permits(1);
+        for one in crowd {
+            assert!(one.await.expect("asks").is_ok());
+        }
+        assert!(combiner.0.lines().is_empty());
     }
 
     #[tokio::test(start_paused = true)]

@@ -15,7 +15,7 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use super::InventoryFilter;
-use super::books::Touched;
+use super::books::{Left, Touched};
 use super::model::Reservation;
 use super::operation::{Operation, Request};
 use crate::clock::Timestamp;
@@ -55,8 +55,8 @@ pub(super) struct ReserveCopies {
 /// Inventories whose quantities have copies.
 #[derive(Default)]
 struct Known {
-    /// Since when each was not touched.
-    since: BTreeMap<String, Instant>,
+    /// Since when each was not touched, and which version that left.
+    since: BTreeMap<String, (Instant, u64)>,
     /// Where the last round of comparing ended.
     after: String,
 }
@@ -64,7 +64,7 @@ struct Known {
 impl Known {
     /// The next that are to be compared. What was not touched for as long as a copy lives has none.
     fn next(&mut self) -> Vec<String> {
-        self.since.retain(|_, since| since.elapsed() < QUANTITY_LIFE);
+        self.since.retain(|_, (since, _)| since.elapsed() < QUANTITY_LIFE);
         let behind = (std::ops::Bound::Excluded(self.after.clone()), std::ops::Bound::Unbounded);
         let mut ids: Vec<String> =
             self.since.range(behind).map(|(id, _)| id.clone()).take(COMPARED_MAX).collect();
@@ -148,13 +148,15 @@ impl ReserveCopies {
             return;
         }
         let mut notes = Vec::with_capacity(items.len() + 2 * reservations.len());
-        {
-            let mut known = self.touched.lock().unwrap_or_else(PoisonError::into_inner);
-            for (id, free) in items {
-                notes.push(quantity(&id, free));
-                if known.since.len() < TOUCHED_MAX || known.since.contains_key(&id) {
-                    known.since.insert(id, Instant::now());
-                }
+        // Until they stand in line to be written: of two batches of an item the later one is written last.
+        let mut known = self.touched.lock().unwrap_or_else(PoisonError::into_inner);
+        for Left { id, version, free } in items {
+            if known.since.get(&id).is_some_and(|(_, later)| *later > version) {
+                continue;
+            }
+            notes.push(quantity(&id, free));
+            if known.since.len() < TOUCHED_MAX || known.since.contains_key(&id) {
+                known.since.insert(id, (Instant::now(), version));
             }
         }
         for reservation in &reservations {

@@ -214,8 +214,8 @@ impl Watch {
             return;
         }
         let mut some = false;
-        for (id, _) in &touched.items {
-            some |= state.mark_item(id);
+        for left in &touched.items {
+            some |= state.mark_item(&left.id);
         }
         for reservation in &touched.reservations {
             some |= state.mark_user(&reservation.user_id);
@@ -225,7 +225,7 @@ impl Watch {
             self.0.some.notify_one();
         }
         if others {
-            let items = touched.items.iter().map(|(id, _)| EntryKey::new(STOCK, id));
+            let items = touched.items.iter().map(|left| EntryKey::new(STOCK, &left.id));
             let users = touched.reservations.iter().map(|one| EntryKey::new(HOLDER, &one.user_id));
             for key in items.chain(users) {
                 self.0.bus.tell(&Note::Changed { key, at: None });

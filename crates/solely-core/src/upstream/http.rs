@@ -131,16 +131,28 @@ fn unreachable(error: reqwest::Error) -> CallFailed<UpstreamError> {
 }
 
 async fn body(mut answer: Response) -> Result<Vec<u8>, CallFailed<UpstreamError>> {
-    let mut body =
-        Vec::with_capacity(usize::try_from(answer.content_length().unwrap_or(0)).unwrap_or(0).min(LIKELY));
+    // Where nothing is stated there is room for whatever may come; what is not written to takes no memory.
+    let stated = answer.content_length().map(|stated| usize::try_from(stated).unwrap_or(usize::MAX));
+    let room = within(stated.unwrap_or(limits::ANSWER_BYTES_MAX))?;
+    let mut body = Vec::with_capacity(stated.unwrap_or(0).min(LIKELY));
     while let Some(chunk) = answer.chunk().await.map_err(unreachable)? {
-        if body.len() + chunk.len() > limits::ANSWER_BYTES_MAX {
-            let why = format!("the answer is larger than {} bytes", limits::ANSWER_BYTES_MAX);
-            return Err(CallFailed { error: UpstreamError::Permanent(why), blame: false, retry_after: None });
+        let length = within(body.len() + chunk.len())?;
+        if length > body.capacity().max(LIKELY) {
+            // Moved this once, and not with every doubling: what was left behind would count for a while.
+            body.reserve_exact(room.max(length) - body.len());
         }
         body.extend_from_slice(&chunk);
     }
     Ok(body)
+}
+
+/// An answer of so many bytes is read, unless it is larger than any may be.
+fn within(length: usize) -> Result<usize, CallFailed<UpstreamError>> {
+    if length <= limits::ANSWER_BYTES_MAX {
+        return Ok(length);
+    }
+    let why = format!("the answer is larger than {} bytes", limits::ANSWER_BYTES_MAX);
+    Err(CallFailed { error: UpstreamError::Permanent(why), blame: false, retry_after: None })
 }
 
 /// What a status other than success means.

@@ -6,7 +6,8 @@ ALTER TABLE reservations ADD COLUMN told_as bigint, ADD COLUMN told_of text, ADD
 CREATE INDEX reservations_told ON reservations (inventory_id, told_as) WHERE told_as IS NOT NULL;
 
 -- As that of thirty-one arguments, which older programs call. What is sold tells of itself if `by_rows`; then there are no
--- events, and the requests are in the order of the ids.
+-- events, and the requests are in the order of the ids. What was decided behind another sale, not known yet, is sold only if
+-- that one was: the version is what that one leaves, but may be what someone else made of it.
 CREATE FUNCTION solely_sell(
     merchant text, item text, as_version bigint, from_ms bigint, until_ms bigint, wait_ms bigint, offset_ms bigint,
     units integer, price_currency text,
@@ -14,7 +15,7 @@ CREATE FUNCTION solely_sell(
     scopes text[], keys text[], digests text[], verdicts text[],
     by_rows boolean, subjects text[], request_ids text[], snapshots text[], topics text[],
     job_queue text, job_kind text, job_priority smallint, job_attempts integer, job_payload text,
-    job_ids uuid[], job_keys text[], job_attributes text[]
+    job_ids uuid[], job_keys text[], job_attributes text[], behind uuid
 ) RETURNS bigint[] LANGUAGE plpgsql VOLATILE AS
 $$
 #variable_conflict use_column
@@ -26,6 +27,9 @@ BEGIN
     PERFORM 1 FROM merchants WHERE id = merchant FOR NO KEY UPDATE;
     now_ms := solely_now(offset_ms);
     IF now_ms < from_ms OR now_ms >= until_ms THEN
+        RETURN ARRAY[now_ms];
+    END IF;
+    IF behind IS NOT NULL AND NOT EXISTS (SELECT 1 FROM reservations WHERE id = behind) THEN
         RETURN ARRAY[now_ms];
     END IF;
     UPDATE inventory

@@ -11,6 +11,10 @@
 //!                 as always: lock, read, decide, write
 //! ```
 //!
+//! *One behind the other*: while a batch is under way the next is decided on what that one will leave, and is sent after it
+//! on the same connection, so the database goes from one to the next without a pause. It is sold only if the reservations
+//! of the one before are there, in that version: what someone else made of the inventory instead has the same number.
+//!
 //! *The time* of such a batch is the store's, counted on from what it said last, so never ahead of it. What is decided holds
 //! for [`GOOD_FOR`] from then on (the window does not close, the price does not change), and the function refuses what
 //! comes later: a wait for the lock, or a hold-up on the way, never makes an old decision true.
@@ -19,7 +23,10 @@
 //! whose ids were given beforehand, or that they will never be there.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::pin::pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Poll;
 use std::time::Duration;
 
 use solely_core::StoreError;
@@ -30,6 +37,7 @@ use solely_core::job::NewJob;
 use solely_core::reserve::{
     Books, Decided, Inventory, Making, Operation, Request, Reservation, Rules, Touched, Verdict, Wanted,
 };
+use tokio::sync::OwnedMutexGuard;
 use tokio::time::Instant;
 use tokio_postgres::Error;
 use tokio_postgres::error::{DbError, Severity, SqlState};
@@ -38,6 +46,7 @@ use uuid::Uuid;
 
 use super::{count, uuid};
 use crate::PostgresStore;
+use crate::connection::Session;
 use crate::error::{is_lost, store_error};
 use crate::row::{self, signed};
 use crate::transaction::{Write, transact};
@@ -61,11 +70,54 @@ pub(crate) struct Hot {
 
 struct Remembered {
     item: Inventory,
+    /// Batches are decided and sent one after the other: this one's turn.
+    turn: Arc<tokio::sync::Mutex<()>>,
+    /// What will be left by those that are under way.
+    ahead: Option<Ahead>,
     /// Tries in a row that were in vain, and batches to come that are read for because of that.
     in_vain: u32,
     passes: u32,
     /// Before this instant none of its holds ends. Not known, nothing is excluded.
     lapses: Option<Timestamp>,
+}
+
+/// A batch that was sent and not answered yet, the last of those.
+#[derive(Clone)]
+struct Ahead {
+    /// The inventory as it leaves it.
+    item: Inventory,
+    /// One of its reservations, which is there if it was sold.
+    made: Uuid,
+    shared: Arc<Shared>,
+}
+
+/// A connection on which sales follow each other.
+struct Shared {
+    session: Session,
+    /// Sales that were sent on it and not answered.
+    open: AtomicUsize,
+}
+
+impl Shared {
+    /// Whoever is the last gives it back, if nothing is left open on it.
+    fn give_back(self: Arc<Self>) {
+        if let Some(shared) = Arc::into_inner(self)
+            && shared.open.into_inner() == 0
+        {
+            shared.session.give_back();
+        }
+    }
+}
+
+/// An inventory to be decided on.
+struct Recalled {
+    item: Inventory,
+    /// Before this instant none of its holds ends, as far as is known.
+    lapses: Option<Timestamp>,
+    /// What time it is, or was a moment ago.
+    now: Timestamp,
+    /// The batch that it will be left by.
+    ahead: Option<Ahead>,
 }
 
 /// A time that the store said, and when that was heard: it is that time, or a little later, at that instant.
@@ -94,10 +146,20 @@ impl Hot {
             if items.len() >= REMEMBERED_MAX && !items.contains_key(&item.id) {
                 items.clear();
             }
-            let before = items.get(&item.id);
-            let (in_vain, passes) =
-                before.map_or((0, 0), |before| (before.in_vain, before.passes.saturating_sub(1)));
-            items.insert(item.id.clone(), Remembered { item, in_vain, passes, lapses: None });
+            if let Some(found) = items.get_mut(&item.id) {
+                found.passes = found.passes.saturating_sub(1);
+                (found.item, found.lapses) = (item, None);
+            } else {
+                let new = Remembered {
+                    item: item.clone(),
+                    turn: Arc::default(),
+                    ahead: None,
+                    in_vain: 0,
+                    passes: 0,
+                    lapses: None,
+                };
+                items.insert(item.id, new);
+            }
         }
     }
 
@@ -113,24 +175,55 @@ impl Hot {
         self.clock.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// An inventory as it was, before when none of its holds ends, and what time it is, or was a moment ago.
-    fn recall(&self, item: &str) -> Option<(Inventory, Option<Timestamp>, Timestamp)> {
+    /// Whose turn it is to decide on an inventory that is remembered.
+    fn turn(&self, item: &str) -> Option<Arc<tokio::sync::Mutex<()>>> {
+        self.items().get(item).filter(|found| found.passes == 0).map(|found| found.turn.clone())
+    }
+
+    /// An inventory as it was, or as it will be left by what is under way.
+    fn recall(&self, item: &str) -> Option<Recalled> {
         let now = (*self.clock())?.now();
         let items = self.items();
         let found = items.get(item).filter(|found| found.passes == 0)?;
-        Some((found.item.clone(), found.lapses, now))
+        Some(match &found.ahead {
+            Some(ahead) => {
+                Recalled { item: ahead.item.clone(), lapses: None, now, ahead: Some(ahead.clone()) }
+            }
+            None => Recalled { item: found.item.clone(), lapses: found.lapses, now, ahead: None },
+        })
     }
 
-    /// It was as it was remembered, and has been sold of. Whoever extends a hold, which leaves the version as it is, makes it
-    /// end later: what was heard stays true.
-    fn sold(&self, item: &Inventory, books: &Books, lapses: Option<Timestamp>) {
-        self.remember(books);
+    /// A batch was sent; the next is decided on what it leaves.
+    fn sent(&self, ahead: Ahead) {
+        if let Some(found) = self.items().get_mut(&ahead.item.id) {
+            found.ahead = Some(ahead);
+        }
+    }
+
+    /// A batch that would have left this is over. If it was not sold nothing is to be decided on it any more, nor on what
+    /// follows it.
+    fn over(&self, left: &Inventory, shared: &Arc<Shared>, sold: bool) {
+        let mut items = self.items();
+        let Some(found) = items.get_mut(&left.id) else { return };
+        let ends = |ahead: &mut Ahead| {
+            Arc::ptr_eq(&ahead.shared, shared) && (!sold || ahead.item.version <= left.version)
+        };
+        found.ahead.take_if(ends);
+    }
+
+    /// It was as it was remembered, and has been sold of, which left this. Whoever extends a hold, which leaves the version as
+    /// it is, makes it end later: what was heard stays true.
+    fn sold(&self, left: &Inventory, books: &Books, lapses: Option<Timestamp>) {
         let first = books.new_reservations().iter().map(|made| made.expires_at).min();
-        if let Some(found) = self.items().get_mut(&item.id) {
-            found.in_vain = 0;
-            // Someone may have come since: of what is there now, this is not known.
-            let lapses = lapses.filter(|_| found.item.version == item.version + 1);
+        let mut items = self.items();
+        let Some(found) = items.get_mut(&left.id) else { return };
+        found.in_vain = 0;
+        // Whoever was sold to after it may have been told before it.
+        if found.item.version < left.version {
+            // Someone may have come in between: of what is there now, this is not known.
+            let lapses = lapses.filter(|_| found.item.version + 1 == left.version);
             found.lapses = lapses.map(|lapses| first.map_or(lapses, |first| lapses.min(first)));
+            found.item = left.clone();
         }
     }
 
@@ -195,7 +288,11 @@ impl PostgresStore {
         let Some(item) = one_item(requests).filter(|_| rules.guards == Guards::all()) else {
             return Ok(None);
         };
-        let Some((remembered, lapses, now)) = self.hot.recall(item) else { return Ok(None) };
+        let Some(turn) = self.hot.turn(item) else { return Ok(None) };
+        let turn = turn.lock_owned().await;
+        let Some(Recalled { item: remembered, lapses, now, ahead }) = self.hot.recall(item) else {
+            return Ok(None);
+        };
         let until = now.plus(GOOD_FOR);
         let lasts = until < remembered.pickup_end && remembered.price_at(now) == remembered.price_at(until);
         if remembered.waited || !lasts {
@@ -207,35 +304,71 @@ impl PostgresStore {
         if !decided.iter().all(|decided| matches!(decided.verdict, Verdict::Reservation(_))) {
             return Ok(None);
         }
-        let sale = Sale { item: &remembered, books: &books, lapses, until, rules };
-        let Sold { lapsed, lapses } = match self.sell_at_once(&sale).await {
+        let (Some(left), Some(made)) =
+            (books.items_written().next(), books.new_reservations().first().copied())
+        else {
+            return Ok(None);
+        };
+        let made = uuid(made.id);
+        let behind = ahead.as_ref().map(|ahead| ahead.made);
+        let sale = Sale { item: &remembered, books: &books, lapses, until, behind, rules };
+        let shared = match ahead {
+            Some(ahead) => ahead.shared,
+            None => Arc::new(Shared { session: self.work.session().await?, open: AtomicUsize::new(0) }),
+        };
+        let sent = Ahead { item: left.clone(), made, shared: shared.clone() };
+        let sold = self.sell_at_once(&sale, sent, turn).await;
+        self.hot.over(&left, &shared, sold.is_ok());
+        shared.give_back();
+        let Sold { lapsed, lapses } = match sold {
             Ok(sold) => sold,
             Err(NotSold::Lost) if self.was_sold(&sale).await? => Sold { lapsed: 0, lapses: None },
             Err(NotSold::Changed) => {
-                self.hot.in_vain(item);
+                // Where it is behind another, that one knows better why.
+                if behind.is_none() {
+                    self.hot.in_vain(item);
+                }
                 return Ok(None);
             }
             Err(NotSold::Lost | NotSold::ReadFirst) => return Ok(None),
             Err(NotSold::Error(error)) => return Err(error),
         };
-        self.hot.sold(&remembered, &books, lapses);
+        self.hot.sold(&left, &books, lapses);
         let mut touched = books.touched();
-        for (_, free) in &mut touched.items {
-            *free += lapsed;
+        for left in &mut touched.items {
+            left.free += lapsed;
         }
         Ok(Some((decided, touched)))
     }
 
-    async fn sell_at_once(&self, sale: &Sale<'_>) -> Result<Sold, NotSold> {
-        let session = self.work.session().await.map_err(NotSold::Error)?;
+    /// Sends a sale when it is its turn, and waits for what becomes of it when it is another's.
+    async fn sell_at_once(
+        &self,
+        sale: &Sale<'_>,
+        sent: Ahead,
+        turn: OwnedMutexGuard<()>,
+    ) -> Result<Sold, NotSold> {
+        let shared = sent.shared.clone();
         let jobs = sale.books.new_jobs();
         let write = sale.write(&jobs, self.work.clock.offset_ms());
-        let Some(Ok(statement)) = self.work.within(session.prepare_cached(&write.sql)).await else {
+        let Some(Ok(statement)) = self.work.within(shared.session.prepare_cached(&write.sql)).await else {
+            shared.open.fetch_add(1, Ordering::AcqRel);
             return Err(NotSold::ReadFirst);
         };
-        match self.work.within(session.query_one(&statement, &write.values())).await {
+        let values = write.values();
+        let mut answer = pin!(self.work.within(shared.session.query_one(&statement, &values)));
+        shared.open.fetch_add(1, Ordering::AcqRel);
+        // It is sent when it is asked about for the first time.
+        let at_once = futures::poll!(answer.as_mut());
+        self.hot.sent(sent);
+        drop(turn);
+        let answer = match at_once {
+            Poll::Ready(answer) => answer,
+            Poll::Pending => answer.await,
+        };
+        match answer {
             Some(Ok(row)) => {
-                session.give_back();
+                shared.open.fetch_sub(1, Ordering::AcqRel);
                 let said: Vec<Option<i64>> = row.get(0);
                 let now =
                     said.first().copied().flatten().map_or(Timestamp::default(), Timestamp::from_millis);
@@ -252,7 +385,7 @@ impl PostgresStore {
             Some(Err(error)) => {
                 let not_sold = NotSold::of(&error);
                 if !is_lost(&error) && !matches!(not_sold, NotSold::Lost) {
-                    session.give_back();
+                    shared.open.fetch_sub(1, Ordering::AcqRel);
                 }
                 Err(not_sold)
             }
@@ -291,7 +424,7 @@ impl PostgresStore {
 
 const SELL: &str =
     "SELECT solely_sell($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18,
-                                       $19, $20, $21, $22, $23, $24, $25, $26, $27, $28, $29, $30, $31, $32)";
+                                       $19, $20, $21, $22, $23, $24, $25, $26, $27, $28, $29, $30, $31, $32, $33)";
 
 const SELL_ONE: &str =
     "SELECT solely_sell_one($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18,
@@ -318,6 +451,8 @@ struct Sale<'a> {
     lapses: Option<Timestamp>,
     /// From this instant on it is too late.
     until: Timestamp,
+    /// A reservation of the sale that it was decided behind, if that is not known yet.
+    behind: Option<Uuid>,
     rules: &'a Rules,
 }
 
@@ -336,7 +471,7 @@ impl<'a> Sale<'a> {
         let (books, item) = (self.books, self.item);
         let made: Vec<&'a Reservation> = books.new_reservations();
         let makings: &'a [Making] = books.makings();
-        if let ([sold], [making]) = (made.as_slice(), makings) {
+        if let ([sold], [making], None) = (made.as_slice(), makings, self.behind) {
             return self.write_one(sold, making, offset_ms);
         }
         // In the order of their keys, as everywhere: sales that have the same wait for each other, and not in a circle.
@@ -380,6 +515,7 @@ impl<'a> Sale<'a> {
             column(jobs, |job| row::uuid(job.id.as_bytes())),
             column(jobs, |job| job.key.as_str()),
             column(jobs, |job| job.attributes.as_str()),
+            Box::new(self.behind),
         ];
         Write { sql: SELL.to_owned(), values }
     }
