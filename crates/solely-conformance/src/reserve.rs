@@ -6,10 +6,10 @@ use std::time::Duration;
 use futures::future::join_all;
 use solely_core::fault::{Guard, Guards};
 use solely_core::reserve::{
-    BoxType, Change, Decided, HoldTimes, IdempotencyKey, InventoryFilter, InventoryStatus, InventoryView,
-    Merchant, NewInventory, NewReservation, Operation, PaymentStatus, Refusal, Request, Reservation,
-    ReservationFilter, ReservationStatus, Reserve, Rules, Verdict, pickup_code, subject_of, subject_of_item,
-    window,
+    Batch, BoxType, Change, Decided, HoldTimes, IdempotencyKey, InventoryFilter, InventoryStatus,
+    InventoryView, Merchant, NewInventory, NewReservation, Operation, PaymentStatus, Refusal, Request,
+    Reservation, ReservationFilter, ReservationStatus, Reserve, Rules, Verdict, pickup_code, subject_of,
+    subject_of_item, window,
 };
 use solely_core::{ReservationId, Store, Timestamp};
 
@@ -72,7 +72,32 @@ impl Shop {
             }
             return decided;
         }
-        self.store.decide(Arc::new(requests), self.rules.clone()).await.expect("decides").0
+        self.store.decide(Batch::of(requests), self.rules.clone()).await.expect("decides").0
+    }
+
+    /// How many of ten boxes each of two batches is sold, the second of which gets to the store before the first.
+    async fn sold_of_two_batches(&self, first: usize, second: usize, know: bool) -> (usize, usize) {
+        let item = format!("box-{first}-{second}");
+        self.boxes(&item, "m1", 11).await;
+        // Remembered, where an engine remembers what it sold.
+        self.reserve(&format!("before-{item}"), &item).await.expect("is sold");
+        let buyers = |of: &str, count: usize| {
+            let one = |nth| Request::new(reserve(&format!("{of}-{item}-{nth}"), &item));
+            (0..count).map(one).collect::<Vec<_>>()
+        };
+        let first = Batch::of(buyers("first", first));
+        let second = Batch::behind(know.then(|| first.ahead()), buyers("second", second));
+        let sold = async |batch| {
+            let (decided, _) = self.store.decide(batch, self.rules.clone()).await.expect("decides");
+            decided.iter().filter(|one| matches!(one.verdict, Verdict::Reservation(_))).count()
+        };
+        // Asked first; what does not know better goes on to its end.
+        let (second, first) = if know {
+            tokio::join!(sold(second), sold(first))
+        } else {
+            (sold(second).await, sold(first).await)
+        };
+        (first, second)
     }
 
     pub(crate) async fn ask(&self, operation: Operation) -> Verdict {
@@ -275,7 +300,7 @@ pub async fn without_the_guard_of_the_count_it_is_oversold(world: World) {
         let item = format!("box-{round}");
         let users: Vec<String> = (0..8).map(|n| format!("u{round}-{n}")).collect();
         let buys = users.iter().map(|user| {
-            let requests = Arc::new(vec![Request::new(reserve(user, &item))]);
+            let requests = Batch::of(vec![Request::new(reserve(user, &item))]);
             shop.store.decide(requests, shop.rules.clone())
         });
         let sold = join_all(buys).await.into_iter().flatten().flat_map(|(decided, _)| decided);
@@ -286,6 +311,24 @@ pub async fn without_the_guard_of_the_count_it_is_oversold(world: World) {
         }
     }
     panic!("reading, then writing is as good as the guard");
+}
+
+/// Of two batches of a line the one that was sealed first is decided first, whichever gets to the store first and whether or
+/// not there is enough for it.
+pub async fn who_came_first_is_sold_to_first(world: World) {
+    let shop = Shop::open(world).await;
+    for (first, second) in [(12, 3), (6, 6), (4, 3)] {
+        let sold = shop.sold_of_two_batches(first, second, true).await;
+        assert_eq!(sold, (first.min(10), second.min(10 - first.min(10))));
+    }
+    shop.adds_up().await;
+}
+
+/// The twin: batches that do not know each other are decided as they come.
+pub async fn without_its_place_the_second_is_sold_to_first(world: World) {
+    let shop = Shop::open(world).await;
+    let sold = shop.sold_of_two_batches(12, 3, false).await;
+    assert_eq!(sold, (7, 3));
 }
 
 /// Two lines of one batch are not decided on the same stock.

@@ -263,6 +263,8 @@ macro_rules! stamp {
                 creations_may_be_repeated,
                 a_key_is_decided_once,
                 twins_with_one_key_are_one_reservation,
+                who_came_first_is_sold_to_first,
+                without_its_place_the_second_is_sold_to_first,
                 batches_of_two_items_of_one_merchant_go_on,
                 what_is_made_can_be_sold_in_the_same_batch,
                 a_making_is_told_as_it_was,

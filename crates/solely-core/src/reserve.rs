@@ -14,6 +14,7 @@
 //! reservation is there under the id that was made beforehand, and a repeated request with the same key is answered as
 //! the first one was: the key is a row of the same transaction.
 
+mod batch;
 mod books;
 pub mod combiner;
 mod copy;
@@ -33,6 +34,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 
+pub use batch::{Ahead, Batch};
 pub use books::{Books, Left, Touched, Wanted};
 pub use decide::{Rules, Told, ToldOf, UNITS_MAX, subject_of, subject_of_item, told_of};
 pub use making::{Making, ToldByRows, event_of_row, page};
@@ -141,13 +143,9 @@ pub struct Lapsed {
 /// The transitions of stock.
 #[async_trait]
 pub trait ReserveStore: Send + Sync {
-    /// Decides requests in their order, as one transaction, and answers in it, with what has changed. An error is everyone's, and nothing was
-    /// changed, unless it is [`StoreError::Unknown`].
-    async fn decide(
-        &self,
-        requests: Arc<Vec<Request>>,
-        rules: Arc<Rules>,
-    ) -> Result<(Vec<Decided>, Touched), StoreError>;
+    /// Decides requests in their order, as one transaction and after the batch ahead of them, and answers in it, with what has
+    /// changed. An error is everyone's, and nothing was changed, unless it is [`StoreError::Unknown`].
+    async fn decide(&self, batch: Batch, rules: Arc<Rules>) -> Result<(Vec<Decided>, Touched), StoreError>;
 
     /// Inventories in the order of their ids, as they are now.
     async fn inventories(&self, filter: InventoryFilter) -> Result<Vec<InventoryView>, StoreError>;

@@ -199,6 +199,11 @@ pub(crate) struct Session(Option<Object>);
 
 impl Session {
     pub(crate) fn give_back(mut self) {
+        self.keep();
+    }
+
+    /// Nothing is left open on it: it goes back to the pool when it is dropped.
+    pub(crate) fn keep(&mut self) {
         self.0 = None;
     }
 }

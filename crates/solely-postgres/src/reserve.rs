@@ -24,7 +24,7 @@ use solely_core::event::{Event, EventId};
 use solely_core::fault::Guard;
 use solely_core::job::NewJob;
 use solely_core::reserve::{
-    Books, BoxType, Decided, Follows, IdempotencyKey, Inventory, InventoryFilter, InventoryStatus,
+    Batch, Books, BoxType, Decided, Follows, IdempotencyKey, Inventory, InventoryFilter, InventoryStatus,
     InventoryView, LAPSED_MAX, LATEST, Lapsed, Making, Merchant, OPEN_MAX, PaymentStatus, Request,
     Reservation, ReservationFilter, ReservationInner, ReservationStatus, ReserveStore, Rules, ToldByRows,
     ToldTo, Touched, WaitFilter, WaitView, Wanted, event_of_row,
@@ -40,17 +40,15 @@ use crate::{PostgresStore, Tx, event, job, waitlist};
 
 #[async_trait]
 impl ReserveStore for PostgresStore {
-    async fn decide(
-        &self,
-        requests: Arc<Vec<Request>>,
-        rules: Arc<Rules>,
-    ) -> Result<(Vec<Decided>, Touched), StoreError> {
+    async fn decide(&self, batch: Batch, rules: Arc<Rules>) -> Result<(Vec<Decided>, Touched), StoreError> {
+        let requests = batch.requests.clone();
         if !rules.guards.hold(Guard::Decrement) {
             return self.decide_on_what_was_read(&requests, &rules).await;
         }
-        if let Some(sold) = self.sell(&requests, &rules).await? {
+        if let Some(sold) = self.sell(&batch, &rules).await? {
             return Ok(sold);
         }
+        batch.ahead_over().await;
         let wanted = Wanted::of(&requests);
         let asked = Asked::of(&wanted, &rules);
         let (decided, books): (Vec<Decided>, Books) = transact!(self.work, |tx| async {

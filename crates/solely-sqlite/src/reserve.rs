@@ -1,7 +1,9 @@
 //! Stock: a batch is one command of the writer, which is the one lock that is needed here.
 
 use std::collections::BTreeMap;
+use std::pin::pin;
 use std::sync::Arc;
+use std::task::Poll;
 
 use async_trait::async_trait;
 use rusqlite::types::{FromSqlError, Type};
@@ -10,8 +12,8 @@ use solely_core::clock::Timestamp;
 use solely_core::event::{Event, EventId};
 use solely_core::fault::Guard;
 use solely_core::reserve::{
-    Books, BoxType, Decided, Follows, Inventory, InventoryFilter, InventoryStatus, InventoryView, LAPSED_MAX,
-    LATEST, Lapsed, Merchant, OPEN_MAX, PaymentStatus, Request, Reservation, ReservationFilter,
+    Batch, Books, BoxType, Decided, Follows, Inventory, InventoryFilter, InventoryStatus, InventoryView,
+    LAPSED_MAX, LATEST, Lapsed, Merchant, OPEN_MAX, PaymentStatus, Request, Reservation, ReservationFilter,
     ReservationInner, ReservationStatus, ReserveStore, Rules, ToldByRows, ToldTo, Touched, WaitFilter,
     WaitView, Wanted, event_of_row, subject_of,
 };
@@ -23,23 +25,27 @@ use crate::{SqliteStore, event, job, waitlist};
 
 #[async_trait]
 impl ReserveStore for SqliteStore {
-    async fn decide(
-        &self,
-        requests: Arc<Vec<Request>>,
-        rules: Arc<Rules>,
-    ) -> Result<(Vec<Decided>, Touched), StoreError> {
+    async fn decide(&self, batch: Batch, rules: Arc<Rules>) -> Result<(Vec<Decided>, Touched), StoreError> {
+        let requests = batch.requests.clone();
         if !rules.guards.hold(Guard::Decrement) {
             return self.decide_on_what_was_read(requests, rules).await;
         }
         let wanted = Wanted::of(&requests);
-        self.writer
-            .run("reserve", move |tx| {
-                let mut books = load(tx.conn, tx.now, &wanted, &requests)?;
-                let decided = books.decide(&requests, &rules);
-                write(tx, &books, true)?;
-                Ok((decided, books.touched()))
-            })
-            .await
+        batch.ahead_sent().await;
+        let decided = self.writer.run("reserve", move |tx| {
+            let mut books = load(tx.conn, tx.now, &wanted, &requests)?;
+            let decided = books.decide(&requests, &rules);
+            write(tx, &books, true)?;
+            Ok((decided, books.touched()))
+        });
+        // The writer runs what stands in its lane in turn, and there it stands once it was asked about.
+        let mut decided = pin!(decided);
+        let at_once = futures::poll!(decided.as_mut());
+        batch.sent();
+        match at_once {
+            Poll::Ready(decided) => decided,
+            Poll::Pending => decided.await,
+        }
     }
 
     async fn inventories(&self, filter: InventoryFilter) -> Result<Vec<InventoryView>, StoreError> {

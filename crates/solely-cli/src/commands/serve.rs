@@ -28,6 +28,7 @@ pub(crate) fn run(file: Option<&Path>, listen: Option<SocketAddr>) -> Result<(),
         let listener =
             TcpListener::bind(address).await.with_context(|| format!("cannot listen on {address}"))?;
         let stop = stop_on_signal()?;
+        tokio::spawn(give_memory_back());
         tracing::info!(address = %listener.local_addr()?, store = app.store.kind(), "solely is ready");
         solely_server::serve(listener, app, beside, stop).await;
         tracing::info!("solely has stopped");
@@ -58,6 +59,21 @@ pub(crate) async fn app(config: &Config) -> Result<App, Failed> {
         queue_depth: config.alerts.queue_depth,
     }))
 }
+
+/// The allocator looks at what it may give back to the system when a large piece of memory comes or goes, and keeps
+/// everything while nobody asks for anything. So one does, now and then.
+async fn give_memory_back() {
+    let mut ticks = tokio::time::interval(GIVE_BACK_EVERY);
+    loop {
+        ticks.tick().await;
+        drop(std::hint::black_box(Vec::<u8>::with_capacity(LARGE)));
+    }
+}
+
+/// Longer than the allocator keeps what is unused.
+const GIVE_BACK_EVERY: std::time::Duration = std::time::Duration::from_secs(3);
+/// A piece of memory that no two others share a page with.
+const LARGE: usize = 4 << 20;
 
 /// Cancelled by SIGTERM or SIGINT. A second one ends the process at once.
 pub(super) fn stop_on_signal() -> std::io::Result<CancellationToken> {

@@ -14,7 +14,7 @@ use solely_core::lease::{Acquired, Holder, LeaseRenewed, LeaseRequest, LeaseStor
 use solely_core::liveness::{Beat, LivenessStore as _};
 use solely_core::reserve::window::Window;
 use solely_core::reserve::{
-    BoxType, HoldTimes, IdempotencyKey, Merchant, NewInventory, NewReservation, Operation, Request,
+    Batch, BoxType, HoldTimes, IdempotencyKey, Merchant, NewInventory, NewReservation, Operation, Request,
     ReserveStore as _, Rules, Verdict as Decision,
 };
 use solely_core::{Json, LeaseId, ProcessId, ReservationId, Store as _, Timestamp};
@@ -261,7 +261,7 @@ async fn decide(store: &PostgresStore, request: Request) {
     let minutes = |minutes: u64| Duration::from_secs(minutes * 60);
     let times = HoldTimes { usual: minutes(20), least: minutes(15), most: minutes(30), offer: minutes(10) };
     let decided =
-        store.decide(Arc::new(vec![request]), Arc::new(Rules::new(times))).await.expect("decides").0;
+        store.decide(Batch::of(vec![request]), Arc::new(Rules::new(times))).await.expect("decides").0;
     assert!(!matches!(decided[0].verdict, Decision::Refused(_)), "{decided:?}");
 }
 

@@ -9,8 +9,8 @@ use solely_core::event::EventStore as _;
 use solely_core::queue::{JobFilter, QueueStore as _};
 use solely_core::reserve::pricing::{Pricing, Step};
 use solely_core::reserve::{
-    BoxType, Change, Decided, HoldTimes, IdempotencyKey, Merchant, NewInventory, NewReservation, NewWait,
-    Operation, Refusal, Request, Reservation, ReservationFilter, ReserveStore as _, Rules, Verdict,
+    Batch, BoxType, Change, Decided, HoldTimes, IdempotencyKey, Merchant, NewInventory, NewReservation,
+    NewWait, Operation, Refusal, Request, Reservation, ReservationFilter, ReserveStore as _, Rules, Verdict,
     pickup_code, subject_of, window::Window,
 };
 use solely_core::{Clock, ReservationId, WaitId};
@@ -120,7 +120,7 @@ impl Shop {
 }
 
 async fn decide(store: &PostgresStore, requests: Vec<Request>, rules: &Arc<Rules>) -> Vec<Decided> {
-    store.decide(Arc::new(requests), rules.clone()).await.expect("decides").0
+    store.decide(Batch::of(requests), rules.clone()).await.expect("decides").0
 }
 
 async fn connect(url: &str) -> Client {
@@ -227,18 +227,14 @@ async fn sold_behind(shop: &Shop, change: &str) -> [Verdict; 2] {
         .batch_execute("BEGIN; SELECT 1 FROM merchants WHERE id = 'm' FOR NO KEY UPDATE")
         .await
         .expect("locks");
-    let buying = ["ahead", "behind"].map(|user| {
-        let (store, rules) = (shop.store.clone(), shop.rules.clone());
-        async move {
-            let requests = vec![
-                Request::new(Operation::Reserve(new(user))),
-                Request::new(Operation::Reserve(new(&format!("{user} too")))),
-            ];
-            decide(&store, requests, &rules).await.remove(0).verdict
-        }
-    });
-    // The second follows at once: asked in one task, in this order, each as far as it can go.
-    let buying = futures::future::join_all(buying);
+    let asks = |user: &str| Request::new(Operation::Reserve(new(user)));
+    let both = |user: &str| vec![asks(user), asks(&format!("{user} too"))];
+    let ahead = Batch::of(both("ahead"));
+    let behind = Batch::behind(Some(ahead.ahead()), both("behind"));
+    let decided = async |batch| {
+        shop.store.decide(batch, shop.rules.clone()).await.expect("decides").0.remove(0).verdict
+    };
+    let buying = async { tokio::join!(decided(ahead), decided(behind)).into() };
     let changing = async {
         let waits = "SELECT count(*) FROM pg_stat_activity
                       WHERE datname = current_database() AND wait_event_type = 'Lock'";
@@ -247,8 +243,8 @@ async fn sold_behind(shop: &Shop, change: &str) -> [Verdict; 2] {
         }
         holder.batch_execute(change).await.expect("changes");
     };
-    let (told, ()) = tokio::join!(buying, changing);
-    told.try_into().expect("are two")
+    let (told, ()): ([Verdict; 2], ()) = tokio::join!(buying, changing);
+    told
 }
 
 const CLOSES: &str = "UPDATE inventory SET closed = true, version = version + 1; COMMIT";
@@ -275,6 +271,28 @@ async fn what_is_behind_one_that_was_not_sold_is_not_sold_either() {
         assert!(matches!(verdict, Verdict::Refused(_)), "{verdict:?}");
     }
     assert_eq!(shop.left().await, 9);
+    shop.adds_up().await;
+}
+
+/// One that is behind another and not sold, because that one was not, is decided after it all the same.
+#[tokio::test]
+async fn who_is_behind_does_not_overtake() {
+    let shop = Shop::open().await;
+    shop.buy("known").await;
+    let asks = |user: &str| Request::new(Operation::Reserve(new(user)));
+    let many =
+        |of: &str, count: usize| (0..count).map(|nth| asks(&format!("{of}-{nth}"))).collect::<Vec<_>>();
+    // Nine are left. One of the first has a box, which a sale that reads nothing learns from the database.
+    let mut first = many("first", 7);
+    first.push(asks("known"));
+    let ahead = Batch::of(first);
+    let behind = Batch::behind(Some(ahead.ahead()), many("second", 2));
+    let last = Batch::behind(Some(behind.ahead()), many("third", 2));
+    let sold = async |batch| {
+        let (decided, _) = shop.store.decide(batch, shop.rules.clone()).await.expect("decides");
+        decided.iter().filter(|one| matches!(one.verdict, Verdict::Reservation(_))).count()
+    };
+    assert_eq!(tokio::join!(sold(last), sold(behind), sold(ahead)), (0, 2, 7));
     shop.adds_up().await;
 }
 
@@ -362,7 +380,7 @@ async fn what_has_lapsed_since_is_told_of() {
     let free = async |user: &str| {
         let request = Request::new(Operation::Reserve(new(user)));
         let (decided, touched) =
-            shop.store.decide(Arc::new(vec![request]), shop.rules.clone()).await.expect("decides");
+            shop.store.decide(Batch::of(vec![request]), shop.rules.clone()).await.expect("decides");
         let [decided] = decided.try_into().expect("is one");
         let left: Vec<_> = touched.items.into_iter().map(|left| (left.id, left.free)).collect();
         (bought(decided.verdict), left)

@@ -11,7 +11,9 @@ use solely_core::feed::{PinWhat, RunStatus};
 use solely_core::job::{Enqueued, JobState, NewJob};
 use solely_core::lease::{Acquired, Holder, LeaseRequest};
 use solely_core::queue::JobFilter;
-use solely_core::reserve::{HoldTimes, NewReservation, Operation, Request, Rules, Verdict, pickup_code};
+use solely_core::reserve::{
+    Batch, HoldTimes, NewReservation, Operation, Request, Rules, Verdict, pickup_code,
+};
 use solely_core::{Json, LeaseId, ReservationId, Store};
 use solely_postgres::PostgresStore;
 use solely_sqlite::SqliteStore;
@@ -126,7 +128,7 @@ async fn boxes_go_on(store: &dyn Store, of: &str) {
         };
         let request = Request::new(Operation::Reserve(new));
         let decided =
-            store.decide(Arc::new(vec![request]), Arc::new(Rules::new(times))).await.expect("decides");
+            store.decide(Batch::of(vec![request]), Arc::new(Rules::new(times))).await.expect("decides");
         outcomes.push(match &decided.0[0].verdict {
             Verdict::Reservation(_) => "RESERVED",
             Verdict::Refused(refusal) => refusal.code(),

@@ -6,7 +6,8 @@
 //!
 //! In a crowd the store would rest while one batch is answered and the next is made ready. So there a second drainer takes
 //! the half that waits while the other half is under way: as soon as that many wait as are under way, and not before, or
-//! batches would become ever smaller.
+//! batches would become ever smaller. Each batch knows the one sealed before it, and is not decided before it
+//! ([`super::batch`]): whoever came first has the last box.
 //!
 //! Whoever finds nobody in the line drains it itself, so that who is alone wakes nobody else. When it has its answer, or
 //! leaves, what is left goes on in a task of its own ([`Drains`]): a batch belongs to nobody's connection.
@@ -25,6 +26,7 @@ use std::time::Duration;
 use futures::FutureExt as _;
 use tokio::sync::{Semaphore, oneshot};
 
+use super::batch::{Ahead, Batch};
 use super::operation::{Decided, Request};
 use crate::away::Away;
 use crate::error::StoreError;
@@ -39,7 +41,7 @@ const UNDER_WAY_MAX: usize = 2;
 const CROWD: usize = 32;
 
 /// What runs a batch of a line.
-pub type Run = Box<dyn Fn(Arc<str>, Vec<Request>) -> Running + Send + Sync>;
+pub type Run = Box<dyn Fn(Arc<str>, Batch) -> Running + Send + Sync>;
 type Running = Pin<Box<dyn Future<Output = Result<Vec<Decided>, StoreError>> + Send>>;
 
 /// Why a request has no verdict.
@@ -58,8 +60,11 @@ const WITHDRAWN: u8 = 2;
 struct Waiting {
     request: Request,
     stage: Arc<AtomicU8>,
-    caller: oneshot::Sender<Result<Decided, StoreError>>,
+    caller: Caller,
 }
+
+/// Whoever waits for a verdict.
+type Caller = oneshot::Sender<Result<Decided, StoreError>>;
 
 /// Those who wait for the same.
 #[derive(Default)]
@@ -68,6 +73,8 @@ struct Line {
     /// Those at work on it, and the requests of the batches that they have under way.
     drainers: usize,
     under_way: usize,
+    /// The batch that was sealed last.
+    last: Option<Ahead>,
 }
 
 impl Line {
@@ -85,24 +92,31 @@ impl Line {
 
     /// Takes the next batch: half of all in a crowd, so that there are two of a size. None if nobody waits, or those who do
     /// had better wait for the batch that is under way.
-    fn seal(&mut self) -> Vec<Waiting> {
-        let mut batch = Vec::new();
+    fn seal(&mut self) -> Option<(Batch, Vec<Caller>)> {
         if self.under_way > 0 && !self.is_crowded() {
-            return batch;
+            return None;
         }
         let all = self.waiting.len() + self.under_way;
         let most = if all < 2 * CROWD { all } else { self.under_way.max(all.div_ceil(2)) }.min(BATCH_MAX);
-        batch.reserve_exact(most.min(self.waiting.len()));
-        while batch.len() < most
+        let room = most.min(self.waiting.len());
+        let (mut requests, mut callers) = (Vec::with_capacity(room), Vec::with_capacity(room));
+        while callers.len() < most
             && let Some(waiting) = self.waiting.pop_front()
         {
             let seal = waiting.stage.compare_exchange(WAITS, SEALED, Ordering::AcqRel, Ordering::Acquire);
             if seal.is_ok() {
-                batch.push(waiting);
+                requests.push(waiting.request);
+                callers.push(waiting.caller);
             }
         }
-        self.under_way += batch.len();
-        batch
+        if callers.is_empty() {
+            return None;
+        }
+        let ahead = self.last.take().filter(|_| self.under_way > 0);
+        self.under_way += callers.len();
+        let batch = Batch::behind(ahead, requests);
+        self.last = Some(batch.ahead());
+        Some((batch, callers))
     }
 }
 
@@ -226,7 +240,7 @@ impl Inner {
             return Ok(None);
         }
         let name: Arc<str> = name.into();
-        let line = Line { waiting: VecDeque::from([waiting]), drainers: 1, under_way: 0 };
+        let line = Line { waiting: VecDeque::from([waiting]), drainers: 1, ..Line::default() };
         lines.insert(name.clone(), line);
         drop(lines);
         Ok(Some(Box::pin(self.clone().drain(name))))
@@ -237,11 +251,9 @@ impl Inner {
         loop {
             // Nothing is sealed before it has its turn: until then whoever waits may give up.
             let turn = self.away.refusing(self.turns.acquire(), |why| self.refuse(&name, &why)).await;
-            let Some(batch) = self.seal(&name) else { return };
-            let (requests, callers): (Vec<Request>, Vec<_>) =
-                batch.into_iter().map(|waiting| (waiting.request, waiting.caller)).unzip();
+            let Some((batch, callers)) = self.seal(&name) else { return };
             // A batch that panics is its callers' loss, and nobody else's.
-            let run = AssertUnwindSafe((self.run)(name.clone(), requests)).catch_unwind();
+            let run = AssertUnwindSafe((self.run)(name.clone(), batch)).catch_unwind();
             let ended = self.away.refusing(run, |why| self.refuse(&name, &why)).await;
             if let Some(line) = self.lines().get_mut(&name) {
                 line.under_way -= callers.len();
@@ -276,13 +288,13 @@ impl Inner {
     }
 
     /// Takes the next batch of a line. If there is none the drainer has left, and the last one takes the line with it.
-    fn seal(self: &Arc<Self>, name: &Arc<str>) -> Option<Vec<Waiting>> {
+    fn seal(self: &Arc<Self>, name: &Arc<str>) -> Option<(Batch, Vec<Caller>)> {
         let mut lines = self.lines();
         let line = lines.get_mut(name)?;
         let before = line.waiting.len();
-        let batch = line.seal();
+        let sealed = line.seal();
         self.waiting.fetch_sub(before - line.waiting.len(), Ordering::Relaxed);
-        if batch.is_empty() {
+        if sealed.is_none() {
             line.drainers -= 1;
             if line.drainers == 0 {
                 lines.remove(name);
@@ -292,7 +304,7 @@ impl Inner {
         if line.calls_for_help() {
             tokio::spawn(self.clone().drain(name.clone()));
         }
-        Some(batch)
+        sealed
     }
 }
 
@@ -312,16 +324,20 @@ mod tests {
     fn held_on(away: Away) -> (Combiner, Arc<Semaphore>, mpsc::UnboundedReceiver<usize>) {
         let (gate, (sender, sizes)) = (Arc::new(Semaphore::new(0)), mpsc::unbounded_channel());
         let opened = gate.clone();
-        let run = move |_: Arc<str>, requests: Vec<Request>| -> Running {
+        let run = move |_: Arc<str>, batch: Batch| -> Running {
             let (gate, sender) = (gate.clone(), sender.clone());
             Box::pin(async move {
-                sender.send(requests.len()).expect("is heard");
+                sender.send(batch.requests.len()).expect("is heard");
                 gate.acquire().await.expect("is open").forget();
-                let decided = Decided { verdict: Verdict::Refused(Refusal::InvalidState), replayed: false };
-                Ok(vec![decided; requests.len()])
+                Ok(refused(&batch))
             })
         };
         (Combiner::new(Box::new(run), Arc::new(Semaphore::new(4)), away), opened, sizes)
+    }
+
+    fn refused(batch: &Batch) -> Vec<Decided> {
+        let decided = Decided { verdict: Verdict::Refused(Refusal::InvalidState), replayed: false };
+        vec![decided; batch.requests.len()]
     }
 
     fn request() -> Request {
@@ -352,20 +368,67 @@ mod tests {
         assert_eq!(combiner.waiting(), 0);
     }
 
+    fn asking(
+        combiner: &Combiner,
+        count: usize,
+    ) -> Vec<tokio::task::JoinHandle<Result<Decided, NotDecided>>> {
+        let one = |_| {
+            let combiner = combiner.clone();
+            tokio::spawn(async move { combiner.submit("line", request(), LONG).await })
+        };
+        (0..count).map(one).collect()
+    }
+
+    /// A batch that is under way beside another waits for that one if it cannot be sent behind it, and knows when that is.
+    #[tokio::test(start_paused = true)]
+    async fn each_batch_knows_the_one_before_it() {
+        let (gate, (tells, mut told)) = (Arc::new(Semaphore::new(0)), mpsc::unbounded_channel());
+        let opened = gate.clone();
+        let run = move |_: Arc<str>, batch: Batch| -> Running {
+            let (gate, tells) = (gate.clone(), tells.clone());
+            Box::pin(async move {
+                let size = batch.requests.len();
+                batch.ahead_sent().await;
+                tells.send(("may be sent", size)).expect("is heard");
+                gate.acquire().await.expect("is open").forget();
+                batch.sent();
+                batch.ahead_over().await;
+                tells.send(("may be decided", size)).expect("is heard");
+                gate.acquire().await.expect("is open").forget();
+                Ok(refused(&batch))
+            })
+        };
+        let combiner = Combiner::new(Box::new(run), Arc::new(Semaphore::new(4)), Away::NEVER);
+        let mut crowd = asking(&combiner, 1);
+        assert_eq!(told.recv().await, Some(("may be sent", 1)));
+        crowd.extend(asking(&combiner, CROWD));
+        while combiner.waiting() > 0 {
+            tokio::task::yield_now().await;
+        }
+        assert!(told.is_empty(), "the first is not sent");
+        opened.add_permits(1);
+        let both = [told.recv().await, told.recv().await];
+        assert_eq!(both, [Some(("may be decided", 1)), Some(("may be sent", CROWD))]);
+        // The first is before the second at the gate.
+        opened.add_permits(2);
+        assert_eq!(told.recv().await, Some(("may be decided", CROWD)));
+        opened.add_permits(1);
+        for one in crowd {
+            assert!(one.await.expect("asks").is_ok());
+        }
+    }
+
     /// In a crowd the half that waits is a batch while the other half is under way, and no batch is a small one because of
     /// that: those who are few wait for what is under way.
     #[tokio::test(start_paused = true)]
     async fn a_crowd_is_two_batches_at_once() {
         let (combiner, gate, mut sizes) = held();
-        let crowd: Vec<_> = (0..101)
-            .map(|_| {
-                let combiner = combiner.clone();
-                tokio::spawn(async move { combiner.submit("line", request(), LONG).await })
-            })
-            .collect();
+        let mut crowd = Vec::new();
         for size in [1, CROWD] {
+            crowd.extend(asking(&combiner, size));
             assert_eq!(sizes.recv().await, Some(size), "two are under way");
         }
+        crowd.extend(asking(&combiner, 100 - CROWD));
         while combiner.waiting() < 100 - CROWD {
             tokio::task::yield_now().await;
         }

@@ -11,6 +11,7 @@ use tokio::sync::{Semaphore, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use super::batch::Batch;
 use super::combiner::{Combiner, NotDecided};
 use super::copy::ReserveCopies;
 use super::decide::{Rules, told_of};
@@ -141,9 +142,9 @@ impl Reserve {
             bus: jobs.bus().clone(),
         };
         let at_desk = desk.clone();
-        let run = move |_line: Arc<str>, requests: Vec<Request>| {
+        let run = move |_line: Arc<str>, batch: Batch| {
             let desk = at_desk.clone();
-            let run = async move { desk.decide(requests).await };
+            let run = async move { desk.decide(batch).await };
             Box::pin(run) as std::pin::Pin<Box<dyn Future<Output = _> + Send>>
         };
         Self(Arc::new(Inner {
@@ -391,7 +392,7 @@ impl Desk {
         }
         let batch = |requests| async {
             let _turn = self.turns.acquire().await;
-            self.decide(requests).await
+            self.decide(Batch::of(requests)).await
         };
         // A turn is left for those who buy.
         let batches = futures::stream::iter(merchants.into_values().map(batch)).buffered(TURNS - 1);
@@ -402,14 +403,14 @@ impl Desk {
     }
 
     /// Runs a batch that has its turn, counts it, has copies follow it, and remembers what was told.
-    async fn decide(&self, requests: Vec<Request>) -> Result<Vec<Decided>, StoreError> {
-        let requests = Arc::new(requests);
+    async fn decide(&self, batch: Batch) -> Result<Vec<Decided>, StoreError> {
+        let requests = batch.requests.clone();
         self.metrics.reserve.batch(requests.len());
         let thinned = match &self.copies {
             Some(copies) if self.rules.guards.hold(Guard::Thinning) => copies.thin(&requests).await,
             _ => None,
         };
-        let (decided, touched) = self.store.decide(requests.clone(), self.rules.clone()).await?;
+        let (decided, touched) = self.store.decide(batch, self.rules.clone()).await?;
         drop(thinned);
         if touched.notified {
             self.bus.wake(Topic::Queue(notify::QUEUE));

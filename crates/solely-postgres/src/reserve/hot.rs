@@ -11,9 +11,11 @@
 //!                 as always: lock, read, decide, write
 //! ```
 //!
-//! *One behind the other*: while a batch is under way the next is decided on what that one will leave, and is sent after it
-//! on the same connection, so the database goes from one to the next without a pause. It is sold only if the reservations
-//! of the one before are there, in that version: what someone else made of the inventory instead has the same number.
+//! *One behind the other*: once a batch is sent the next one of its line is decided on what that one will leave, and is sent
+//! after it on the same connection, so the database goes from one to the next without a pause. It is sold only if the
+//! reservations of the one before are there, in that version: what someone else made of the inventory instead has the same
+//! number. A batch that cannot be sent behind the one before it waits until that one is over, however it ends: nobody
+//! overtakes.
 //!
 //! *The time* of such a batch is the store's, counted on from what it said last, so never ahead of it. What is decided holds
 //! for [`GOOD_FOR`] from then on (the window does not close, the price does not change), and the function refuses what
@@ -35,9 +37,9 @@ use solely_core::event::NewEvent;
 use solely_core::fault::Guards;
 use solely_core::job::NewJob;
 use solely_core::reserve::{
-    Books, Decided, Inventory, Making, Operation, Request, Reservation, Rules, Touched, Verdict, Wanted,
+    Batch, Books, Decided, Inventory, Making, Operation, Request, Reservation, Rules, Touched, Verdict,
+    Wanted,
 };
-use tokio::sync::OwnedMutexGuard;
 use tokio::time::Instant;
 use tokio_postgres::Error;
 use tokio_postgres::error::{DbError, Severity, SqlState};
@@ -70,8 +72,6 @@ pub(crate) struct Hot {
 
 struct Remembered {
     item: Inventory,
-    /// Batches are decided and sent one after the other: this one's turn.
-    turn: Arc<tokio::sync::Mutex<()>>,
     /// What will be left by those that are under way.
     ahead: Option<Ahead>,
     /// Tries in a row that were in vain, and batches to come that are read for because of that.
@@ -91,20 +91,17 @@ struct Ahead {
     shared: Arc<Shared>,
 }
 
-/// A connection on which sales follow each other.
+/// A connection on which sales follow each other. The last one gives it back, if nothing is left open on it.
 struct Shared {
     session: Session,
     /// Sales that were sent on it and not answered.
     open: AtomicUsize,
 }
 
-impl Shared {
-    /// Whoever is the last gives it back, if nothing is left open on it.
-    fn give_back(self: Arc<Self>) {
-        if let Some(shared) = Arc::into_inner(self)
-            && shared.open.into_inner() == 0
-        {
-            shared.session.give_back();
+impl Drop for Shared {
+    fn drop(&mut self) {
+        if *self.open.get_mut() == 0 {
+            self.session.keep();
         }
     }
 }
@@ -147,18 +144,14 @@ impl Hot {
                 items.clear();
             }
             if let Some(found) = items.get_mut(&item.id) {
+                // Whoever was decided later may have been heard first. After a try in vain nothing is known.
+                if item.version >= found.item.version || found.passes > 0 {
+                    (found.item, found.lapses) = (item, None);
+                }
                 found.passes = found.passes.saturating_sub(1);
-                (found.item, found.lapses) = (item, None);
             } else {
-                let new = Remembered {
-                    item: item.clone(),
-                    turn: Arc::default(),
-                    ahead: None,
-                    in_vain: 0,
-                    passes: 0,
-                    lapses: None,
-                };
-                items.insert(item.id, new);
+                let id = item.id.clone();
+                items.insert(id, Remembered { item, ahead: None, in_vain: 0, passes: 0, lapses: None });
             }
         }
     }
@@ -173,11 +166,6 @@ impl Hot {
 
     fn clock(&self) -> MutexGuard<'_, Option<Heard>> {
         self.clock.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Whose turn it is to decide on an inventory that is remembered.
-    fn turn(&self, item: &str) -> Option<Arc<tokio::sync::Mutex<()>>> {
-        self.items().get(item).filter(|found| found.passes == 0).map(|found| found.turn.clone())
     }
 
     /// An inventory as it was, or as it will be left by what is under way.
@@ -282,17 +270,22 @@ impl PostgresStore {
     /// Sells without reading, if it can be. None: nothing has happened, and it is to be decided as always.
     pub(super) async fn sell(
         &self,
-        requests: &[Request],
+        batch: &Batch,
         rules: &Rules,
     ) -> Result<Option<(Vec<Decided>, Touched)>, StoreError> {
+        let requests = batch.requests.as_slice();
         let Some(item) = one_item(requests).filter(|_| rules.guards == Guards::all()) else {
             return Ok(None);
         };
-        let Some(turn) = self.hot.turn(item) else { return Ok(None) };
-        let turn = turn.lock_owned().await;
-        let Some(Recalled { item: remembered, lapses, now, ahead }) = self.hot.recall(item) else {
-            return Ok(None);
+        batch.ahead_sent().await;
+        let recalled = match self.hot.recall(item) {
+            Some(behind) if behind.ahead.is_some() => Some(behind),
+            _ => {
+                batch.ahead_over().await;
+                self.hot.recall(item)
+            }
         };
+        let Some(Recalled { item: remembered, lapses, now, ahead }) = recalled else { return Ok(None) };
         let until = now.plus(GOOD_FOR);
         let lasts = until < remembered.pickup_end && remembered.price_at(now) == remembered.price_at(until);
         if remembered.waited || !lasts {
@@ -317,9 +310,9 @@ impl PostgresStore {
             None => Arc::new(Shared { session: self.work.session().await?, open: AtomicUsize::new(0) }),
         };
         let sent = Ahead { item: left.clone(), made, shared: shared.clone() };
-        let sold = self.sell_at_once(&sale, sent, turn).await;
+        let sold = self.sell_at_once(&sale, sent, batch).await;
         self.hot.over(&left, &shared, sold.is_ok());
-        shared.give_back();
+        drop(shared);
         let Sold { lapsed, lapses } = match sold {
             Ok(sold) => sold,
             Err(NotSold::Lost) if self.was_sold(&sale).await? => Sold { lapsed: 0, lapses: None },
@@ -341,13 +334,8 @@ impl PostgresStore {
         Ok(Some((decided, touched)))
     }
 
-    /// Sends a sale when it is its turn, and waits for what becomes of it when it is another's.
-    async fn sell_at_once(
-        &self,
-        sale: &Sale<'_>,
-        sent: Ahead,
-        turn: OwnedMutexGuard<()>,
-    ) -> Result<Sold, NotSold> {
+    /// Sends a sale, says so, and waits for what becomes of it.
+    async fn sell_at_once(&self, sale: &Sale<'_>, sent: Ahead, batch: &Batch) -> Result<Sold, NotSold> {
         let shared = sent.shared.clone();
         let jobs = sale.books.new_jobs();
         let write = sale.write(&jobs, self.work.clock.offset_ms());
@@ -356,15 +344,15 @@ impl PostgresStore {
             return Err(NotSold::ReadFirst);
         };
         let values = write.values();
-        let mut answer = pin!(self.work.within(shared.session.query_one(&statement, &values)));
+        let mut answer = pin!(shared.session.query_one(&statement, &values));
         shared.open.fetch_add(1, Ordering::AcqRel);
         // It is sent when it is asked about for the first time.
         let at_once = futures::poll!(answer.as_mut());
         self.hot.sent(sent);
-        drop(turn);
+        batch.sent();
         let answer = match at_once {
-            Poll::Ready(answer) => answer,
-            Poll::Pending => answer.await,
+            Poll::Ready(answer) => Some(answer),
+            Poll::Pending => self.work.within(answer).await,
         };
         match answer {
             Some(Ok(row)) => {
