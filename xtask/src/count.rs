@@ -2,7 +2,7 @@
 //! memory, and instructions of the pure parts by callgrind, beside what `bench/counts.txt` says.
 //!
 //! A part that takes more than is written there, and a little, fails. One that takes clearly less is told of, and
-//! `--write` writes it down. Instructions are those of the compiler that the file names; with another one the
+//! `--write` writes it down. That secrets are compared in a time that tells nothing is counted too. Instructions are those of the compiler that the file names; with another one the
 //! memory alone is compared.
 
 use std::collections::BTreeMap;
@@ -43,6 +43,7 @@ pub(crate) fn count(root: &Path, write: bool) -> Result<()> {
             PURE.contains(&part.as_str()).then(|| instructions(&program, &part)).transpose()?;
         counted.insert(part, Counts { allocations, bytes, instructions });
     }
+    secrets(&program)?;
     let compiler = compiler()?;
     let mut told = format!("# {HEAD}\n# {compiler}\n");
     for (part, Counts { allocations, bytes, instructions }) in &counted {
@@ -112,6 +113,16 @@ fn allocations(program: &Path) -> Result<Vec<(String, u64, u64)>> {
         Ok((next()?.to_owned(), next()?.parse()?, next()?.parse()?))
     };
     String::from_utf8(output.stdout)?.lines().map(line).collect()
+}
+
+/// A guess that is wrong at the end takes as long as one that is wrong at once. Compared plainly, it does not.
+fn secrets(program: &Path) -> Result<()> {
+    let takes = |part: &str| instructions(program, part);
+    let (first, last) = (takes("secret-first")?, takes("secret-last")?);
+    ensure!(first == last, "a secret is compared in {first} instructions, or in {last}");
+    ensure!(takes("plain-first")? < takes("plain-last")?, "a comparison that tells is not noticed");
+    println!("a secret is compared in {first} instructions, wherever it is wrong");
+    Ok(())
 }
 
 /// Instructions of a part done once, as the difference between many times and few.

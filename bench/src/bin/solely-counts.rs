@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 use serde_json::Map;
+use solely_core::access::same_secret;
 use solely_core::bus::Bus;
 use solely_core::cache::{Cache, Lifetimes, Overwrite, PutEntry};
 use solely_core::config::{EnrichConfig, PluginConfig, ProviderConfig};
@@ -70,6 +71,10 @@ fn main() -> Result<()> {
                     "match" => done(&Match::new(), times).await,
                     "told" => done(&Remember::new(), times).await,
                     "plan" => done(&Plan, times).await,
+                    "secret-first" => done(&Guess { same: same_secret, wrong_at: 0 }, times).await,
+                    "secret-last" => done(&Guess { same: same_secret, wrong_at: LONG - 1 }, times).await,
+                    "plain-first" => done(&Guess { same: plainly, wrong_at: 0 }, times).await,
+                    "plain-last" => done(&Guess { same: plainly, wrong_at: LONG - 1 }, times).await,
                     other => bail!("there is no pure part {other}"),
                 }
             }
@@ -241,6 +246,27 @@ impl Part for Plan {
             planner.learn(&counts);
         }
         black_box(planner.partitions());
+    }
+}
+
+/// A long secret beside one that is wrong at one place.
+struct Guess {
+    same: fn(&str, &str) -> bool,
+    wrong_at: usize,
+}
+
+const LONG: usize = 4_096;
+
+/// How a secret is not compared: whoever measures this learns how much of a guess is right.
+fn plainly(one: &str, other: &str) -> bool {
+    one == other
+}
+
+impl Part for Guess {
+    async fn once(&self) {
+        let letter = |nth| if nth == self.wrong_at { 'b' } else { 'a' };
+        let guess: String = (0..LONG).map(letter).collect();
+        assert!(!(self.same)(black_box(&"a".repeat(LONG)), black_box(&guess)));
     }
 }
 

@@ -12,9 +12,8 @@
 
 use axum::http::header::{COOKIE, HOST, ORIGIN};
 use axum::http::{HeaderMap, HeaderName, Method, StatusCode};
-use solely_core::access::{KEY_PREFIX, hash};
+use solely_core::access::{KEY_PREFIX, hash, same_secret};
 use solely_core::limits;
-use subtle::ConstantTimeEq as _;
 
 use crate::error::ApiError;
 
@@ -48,8 +47,7 @@ pub(crate) fn check(method: &Method, headers: &HeaderMap, key: &str) -> Result<(
     }
     let given = text(&CSRF).unwrap_or_default();
     let wanted = csrf_token(key);
-    let proven: bool = given.as_bytes().ct_eq(wanted.as_bytes()).into();
-    if proven || matches!(*method, Method::GET | Method::HEAD) {
+    if same_secret(given, &wanted) || matches!(*method, Method::GET | Method::HEAD) {
         return Ok(());
     }
     let message =

@@ -6,12 +6,11 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
-use subtle::ConstantTimeEq as _;
-
 use super::books::Books;
 use super::making::{self, Making};
 use super::model::{HoldTimes, Inventory, PaymentStatus, Reservation, ReservationInner, ReservationStatus};
 use super::operation::{Change, Decided, NewInventory, NewReservation, Operation, Refusal, Request, Verdict};
+use crate::access::same_secret;
 use crate::event::NewEvent;
 use crate::fault::{Guard, Guards};
 use crate::id::ReservationId;
@@ -349,8 +348,7 @@ impl Books {
             let left = found.inner.blocked_until.since(now);
             return Err(Refusal::TooManyCodes(u64::try_from(left.as_millis()).unwrap_or(u64::MAX)));
         }
-        let right: bool = normal(code).as_bytes().ct_eq(normal(&found.pickup_code).as_bytes()).into();
-        if !right {
+        if !same_secret(&normal(code), &normal(&found.pickup_code)) {
             let inner = &mut self.reservations.get_mut(&id).ok_or(Refusal::ReservationNotFound)?.now.inner;
             inner.wrong_codes += 1;
             if inner.wrong_codes >= WRONG_CODES_MAX {
