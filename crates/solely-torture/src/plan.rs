@@ -112,6 +112,10 @@ impl Plan {
             // Only who was paused can come too late.
             fate = 50;
         }
+        if self.broken == Some(Break::PageTransaction) && self.rng.random_bool(0.5) {
+            // Only who dies between a page and what follows it strands a partition.
+            return Harm::Crash { victim, point: "settle.begin", times: self.rng.random_range(1..40) };
+        }
         match fate {
             0..20 => Harm::Kill { victim },
             20..40 => {

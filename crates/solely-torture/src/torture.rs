@@ -60,6 +60,11 @@ impl Break {
         Self::OneActive,
     ];
 
+    /// Whether it is missed where one process works on a file: nobody comes too late there, and no copy is another's.
+    pub const fn is_missed_on_a_file(self) -> bool {
+        matches!(self, Self::PageTransaction | Self::Dedupe | Self::Replay | Self::Decrement)
+    }
+
     /// Its name, on the command line and in `SOLELY_BREAK`.
     pub const fn name(self) -> &'static str {
         match self {
@@ -237,6 +242,9 @@ pub async fn torture(options: &Options) -> Result<Report> {
         "one process works on a file, and not {}",
         options.instances
     );
+    if let Some(guard) = options.broken.filter(|guard| embedded && !guard.is_missed_on_a_file()) {
+        bail!("one process on a file does not miss `{}`: torture it with --store postgres", guard.name());
+    }
     let with_redis = options.without != Some(Without::Redis) && !embedded;
     if with_redis && !solely_testing::installed_redis() {
         bail!("a torture starts a private Redis, and none is installed (the package `redis-server`)");

@@ -58,7 +58,7 @@ fn every_page_exactly_once_on_one_file() {
     for what in ["cutsBeforeCommit", "restarts", "redisRestarts"] {
         assert_eq!(report[what].as_u64(), Some(0), "{what} is not of a file");
     }
-    let (code, report) = torture(&["--for", "120s", "--store", "sqlite", "--break", "page-transaction"]);
+    let (code, report) = torture(&["--for", "60s", "--store", "sqlite", "--break", "page-transaction"]);
     assert_eq!(code, Some(1));
     let said = report["violations"].to_string();
     assert!(said.contains("nothing carries it") || said.contains("WORK_DONE"), "{report}");
@@ -149,4 +149,15 @@ fn a_guard_that_is_not_known_is_refused() {
     assert_eq!(output.status.code(), Some(2));
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(said.contains("fence") && said.contains("page-transaction"), "{said}");
+}
+
+/// A guard that nobody misses would be reported as sound.
+#[test]
+fn a_guard_that_a_file_does_not_need_is_refused_there() {
+    let folder = TempDir::new().expect("a folder");
+    let args = ["torture", "--store", "sqlite", "--break", "fence"];
+    let output = solely(folder.path()).args(args).output().expect("runs");
+    assert!(!output.status.success());
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("one process on a file does not miss `fence`"), "{said}");
 }
