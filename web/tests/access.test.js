@@ -40,11 +40,11 @@ test('a key opens the dashboard, and its cookie is no script\'s', async () => {
 
   // By cookie alone nothing is changed; with its token it is.
   const pause = (headers) => page.evaluate(async (more) => {
-    const answer = await fetch('/v1/queues/some/pause', { method: 'POST', body: '{}', headers: more });
+    const answer = await fetch('/v1/queues/notifications/pause', { method: 'POST', body: '{}', headers: more });
     return [answer.status, (await answer.json()).error];
   }, headers);
-  assert.deepEqual(await pause({}), [403, 'CSRF_TOKEN_REQUIRED']);
-  assert.deepEqual(await pause({ 'X-CSRF-Token': 'wrong' }), [403, 'CSRF_TOKEN_REQUIRED']);
+  assert.deepEqual(await pause({}), [403, 'FORBIDDEN']);
+  assert.deepEqual(await pause({ 'X-CSRF-Token': 'wrong' }), [403, 'FORBIDDEN']);
   const { csrfToken } = await page.evaluate(async () => (await fetch('/v1/session')).json());
   assert.equal((await pause({ 'X-CSRF-Token': csrfToken }))[0], 200);
   await page.goto(`${server.url}/jobs`);

@@ -2,7 +2,7 @@
 //! file beats the defaults. Every value knows where it comes from.
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::path::Path;
 
@@ -184,7 +184,13 @@ fn nearest(key: &str) -> Option<String> {
     example.feed.sources.insert(name("feed.sources.").to_owned(), SourceConfig::default());
     example.products.plugins.insert(name("products.plugins.").to_owned(), PluginConfig::default());
     example.enrich.providers.insert(name("enrich.providers.").to_owned(), ProviderConfig::default());
-    let known = flat(&example).into_keys();
+    let keys = flat(&example).into_keys();
+    // A section has a name like a key.
+    let sections = |key: &String| -> Vec<String> {
+        key.match_indices('.').map(|(end, _)| key[..end].to_owned()).collect()
+    };
+    let known: BTreeSet<String> = keys.flat_map(|key| sections(&key).into_iter().chain([key])).collect();
+    let known = known.into_iter();
     let scored = known.map(|known| (strsim::jaro_winkler(key, &known), known));
     scored.filter(|(score, _)| *score > 0.8).max_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, known)| known)
 }
@@ -277,6 +283,8 @@ mod tests {
     #[test]
     fn a_misspelt_key_finds_its_neighbour() {
         assert_eq!(nearest("server.lisen").as_deref(), Some("server.listen"));
+        assert_eq!(nearest("sever").as_deref(), Some("server"));
+        assert_eq!(nearest("enrich.providres").as_deref(), Some("enrich.providers"));
         assert_eq!(nearest("zzz"), None);
     }
 }

@@ -5,6 +5,7 @@ mod commands;
 mod config;
 mod demo;
 mod logging;
+mod output;
 mod postgres_tools;
 mod redis;
 mod store;

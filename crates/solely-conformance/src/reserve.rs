@@ -579,6 +579,25 @@ pub async fn creations_may_be_repeated(world: World) {
     let both = tokio::join!(shop.ask(merchant("Deli")), shop.ask(merchant("Deli")));
     assert_eq!(both.0, both.1);
     assert_eq!(shop.ask(merchant("Other")).await, Verdict::Refused(Refusal::AlreadyExists));
+    let boxes = async |quantity| {
+        let now = Timestamp::from_millis(4_000_000_000_000);
+        let made = NewInventory {
+            id: "box-9".to_owned(),
+            box_type_id: "type-m1".to_owned(),
+            quantity,
+            price: 450,
+            currency: "EUR".to_owned(),
+            window: window::Window::Instants { start: now, end: now.plus(MINUTE) },
+            pricing: None,
+        };
+        shop.ask(Operation::CreateInventory(made)).await
+    };
+    let made = boxes(3).await;
+    assert_eq!(boxes(3).await, made);
+    assert_eq!(boxes(99).await, Verdict::Refused(Refusal::AlreadyExists), "so many were not put on offer");
+    let more = Change { inventory_id: "box-9".to_owned(), add: 2, closed: None };
+    let changed = shop.ask(Operation::Change(more)).await;
+    assert_eq!(boxes(3).await, changed, "what has become of it since is another matter");
     let made = BoxType { id: "t".to_owned(), merchant_id: "nobody".to_owned(), name: "Box".to_owned() };
     let refused = shop.ask(Operation::CreateBoxType(made)).await;
     assert_eq!(refused, Verdict::Refused(Refusal::MerchantNotFound));

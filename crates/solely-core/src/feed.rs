@@ -58,8 +58,8 @@ pub use system::{Asked, ChangeError, End, Feed, FeedSource, SourceSettings, Star
 /// The queues of feeds.
 pub const QUEUES: [&str; 4] = [SCHEDULE, WORK_ITEMS, WORK_DONE, CONSOLIDATE];
 
-/// From where on an incremental run asks that has no watermark: the year 2000.
-pub const BEGINNING: Timestamp = Timestamp::from_millis(946_684_800_000);
+/// From where on an incremental run asks that has no watermark: whatever there is.
+pub const BEGINNING: Timestamp = Timestamp::from_millis(0);
 
 /// Prices from one to another, both included, in the source's own unit.
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]

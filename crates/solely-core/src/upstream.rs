@@ -384,6 +384,14 @@ impl Upstream {
         *self.unpaused() = None;
     }
 
+    /// How long it is to be left alone, because it asked for that.
+    pub async fn pause_left(&self) -> Duration {
+        match self.store.admit(self.limits.shared_name(), None).await {
+            Ok(Admission::Paused { left }) => left,
+            _ => Duration::ZERO,
+        }
+    }
+
     async fn await_turn<E>(&self, deadline: Instant) -> Result<(), CallError<E>> {
         for last in [false, false, false, true] {
             self.look_at_breaker()?;

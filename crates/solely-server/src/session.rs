@@ -52,7 +52,7 @@ pub(crate) fn check(method: &Method, headers: &HeaderMap, key: &str) -> Result<(
     }
     let message =
         "A change by a browser that is logged in carries `X-CSRF-Token`, as `GET /v1/session` tells it.";
-    Err(ApiError::new(StatusCode::FORBIDDEN, "CSRF_TOKEN_REQUIRED", message))
+    Err(ApiError::new(StatusCode::FORBIDDEN, "FORBIDDEN", message))
 }
 
 /// The cookie of a browser that logs in. Only over TLS, if it came over TLS: a proxy says so.

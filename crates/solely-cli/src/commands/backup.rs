@@ -15,6 +15,7 @@ use tempfile::{Builder, NamedTempFile};
 
 use super::{Failed, block_on};
 use crate::config::{self, Flags};
+use crate::output::say;
 use crate::postgres_tools as postgres;
 use crate::store::{self, Engine};
 
@@ -37,7 +38,7 @@ pub(crate) fn run(config: Option<&Path>, to: &Path) -> Result<(), Failed> {
     }
     let bytes = beside.as_file().metadata()?.len();
     let kept = keep(beside, to)?;
-    println!("the store is backed up in {} ({})", kept.display(), HumanBytes(bytes));
+    say!("the store is backed up in {} ({})", kept.display(), HumanBytes(bytes));
     Ok(())
 }
 
@@ -56,7 +57,7 @@ pub(crate) fn restore(config: Option<&Path>, from: &Path, existing: Existing) ->
         sqlite::restore(from, &config.url, existing, |copied| screen.show(copied))?;
         screen.end();
     }
-    println!("the store is as it was in {}; `solely check` verifies it", from.display());
+    say!("the store is as it was in {}; `solely check` verifies it", from.display());
     Ok(())
 }
 

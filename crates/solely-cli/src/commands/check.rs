@@ -6,6 +6,7 @@ use solely_core::check::CheckReport;
 
 use super::{Failed, block_on};
 use crate::config::{self, Flags};
+use crate::output::say;
 use crate::store;
 
 pub(crate) fn run(file: Option<&Path>, json: bool) -> Result<(), Failed> {
@@ -15,7 +16,7 @@ pub(crate) fn run(file: Option<&Path>, json: bool) -> Result<(), Failed> {
         Ok(store.check().await?)
     })?;
     if json {
-        println!("{}", serde_json::to_string_pretty(&report)?);
+        say!("{}", serde_json::to_string_pretty(&report)?);
     } else {
         print(&report);
     }
@@ -24,14 +25,14 @@ pub(crate) fn run(file: Option<&Path>, json: bool) -> Result<(), Failed> {
 
 fn print(report: &CheckReport) {
     for (what, count) in &report.counted {
-        println!("{count:>12}  {what}");
+        say!("{count:>12}  {what}");
     }
     for violation in &report.violations {
-        println!("VIOLATION  {}: {} ({})", violation.rule, violation.message, violation.subject);
+        say!("VIOLATION  {}: {} ({})", violation.rule, violation.message, violation.subject);
     }
     match report.violations.len() {
-        0 => println!("no violations"),
-        1 => println!("1 violation"),
-        count => println!("{count} violations"),
+        0 => say!("no violations"),
+        1 => say!("1 violation"),
+        count => say!("{count} violations"),
     }
 }

@@ -11,6 +11,7 @@ use super::Failed;
 use super::serve::{app, stop_on_signal};
 use crate::demo::{self, Beside, Town};
 use crate::logging;
+use crate::output::say;
 
 /// Serves, with upstreams and traffic beside it, until it is told to stop.
 pub(crate) fn run(listen: SocketAddr) -> Result<(), Failed> {
@@ -34,7 +35,7 @@ pub(crate) fn run(listen: SocketAddr) -> Result<(), Failed> {
         let remembering = app.remember();
         let stop = stop_on_signal()?;
         let town = Town::new(listen, beside, stop.clone())?;
-        println!("{}", demo::guide(listen, &town.beside));
+        say!("{}", demo::guide(listen, &town.beside));
         let mortal = demo::mortal::keep_replacing(app.clone(), stop.clone());
         let traffic = town.open();
         let runtime = Runtime { retention: (&config.retention).into(), grace: GRACE };

@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 
 use super::{Failed, block_on};
 use crate::client::{Client, Remote};
+use crate::output::say;
 
 /// Which jobs are listed.
 #[derive(clap::Args)]
@@ -56,7 +57,7 @@ pub(crate) fn list(remote: Remote, filter: Filter, as_json: bool) -> Result<(), 
     for job in jobs {
         let word = |field: &str| job[field].as_str().unwrap_or_default();
         let error = job["error"].as_str().map_or(String::new(), |error| format!("  {error}"));
-        println!(
+        say!(
             "{}  {:<9}  {}  {}  {}/{}{error}",
             word("id"),
             word("state"),
@@ -67,7 +68,7 @@ pub(crate) fn list(remote: Remote, filter: Filter, as_json: bool) -> Result<(), 
         );
     }
     if jobs.is_empty() {
-        println!("there are no such jobs");
+        say!("there are no such jobs");
     }
     Ok(())
 }
@@ -113,7 +114,7 @@ fn ask(remote: Remote, what: impl AsyncFnOnce(&Client) -> anyhow::Result<Value>)
 }
 
 fn print(value: &Value) -> Result<(), Failed> {
-    println!("{}", serde_json::to_string_pretty(value)?);
+    say!("{}", serde_json::to_string_pretty(value)?);
     Ok(())
 }
 

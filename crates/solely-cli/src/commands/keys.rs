@@ -9,6 +9,7 @@ use solely_sqlite::Access;
 
 use super::{Failed, block_on};
 use crate::config::{self, Flags};
+use crate::output::say;
 use crate::store;
 
 /// Prints the key alone on standard output: it is shown once.
@@ -26,7 +27,7 @@ pub(crate) fn create(file: Option<&Path>, name: &str, scopes: &[Scope]) -> Resul
         let id = key.id.clone();
         store.create_key(key).await?;
         store.close().await;
-        println!("{text}");
+        say!("{text}");
         let scopes: Vec<String> = scopes.iter().map(ToString::to_string).collect();
         eprintln!("key `{id}` ({name}) may {}; it is shown this once", scopes.join(", "));
         Ok(())
@@ -41,17 +42,17 @@ pub(crate) fn list(file: Option<&Path>, json: bool) -> Result<(), Failed> {
         let keys = store.keys().await?;
         store.close().await;
         if json {
-            println!("{}", serde_json::to_string_pretty(&keys)?);
+            say!("{}", serde_json::to_string_pretty(&keys)?);
             return Ok(());
         }
         let width = keys.iter().map(|key| key.name.chars().count()).max().unwrap_or(0);
         for key in &keys {
             let scopes: Vec<String> = key.scopes.iter().map(ToString::to_string).collect();
             let state = key.revoked_at.map_or(String::new(), |at| format!("  revoked {at}"));
-            println!("{}  {:width$}  {}  {}{state}", key.id, key.name, key.created_at, scopes.join(" "));
+            say!("{}  {:width$}  {}  {}{state}", key.id, key.name, key.created_at, scopes.join(" "));
         }
         if keys.is_empty() {
-            println!("there are no keys; `solely keys create` makes one");
+            say!("there are no keys; `solely keys create` makes one");
         }
         Ok(())
     })
@@ -67,7 +68,7 @@ pub(crate) fn revoke(file: Option<&Path>, id: &str) -> Result<(), Failed> {
         if !revoked {
             return refuse(id);
         }
-        println!("key `{id}` is revoked; servers refuse it within {} s", limits::KEY_TRUST.as_secs());
+        say!("key `{id}` is revoked; servers refuse it within {} s", limits::KEY_TRUST.as_secs());
         Ok(())
     })
 }

@@ -11,6 +11,7 @@ use solely_core::enrich::finder::{Candidate, Place};
 use solely_core::enrich::matcher::{self, Decision, Why};
 
 use super::Failed;
+use crate::output::say;
 
 /// Bytes that are read.
 const INPUT_MAX: u64 = 32 * 1024 * 1024;
@@ -51,7 +52,7 @@ pub(crate) fn run(options: MatchOptions) -> Result<(), Failed> {
     let place = Place { place_id: String::new(), name, city_text: city, address_text: address };
     let decision = matcher::decide(&place, &hosts, &candidates);
     if json {
-        println!("{:#}", as_json(&decision, &candidates));
+        say!("{:#}", as_json(&decision, &candidates));
     } else {
         print(&decision, &candidates);
     }
@@ -96,8 +97,8 @@ fn as_json(decision: &Decision, candidates: &[Candidate]) -> Value {
 
 fn print(decision: &Decision, candidates: &[Candidate]) {
     match &decision.accepted {
-        Some(accepted) => println!("accepted  {} (score {:.2})", accepted.url, accepted.score),
-        None => println!("no link   none of {} candidates is surely this place's own", candidates.len()),
+        Some(accepted) => say!("accepted  {} (score {:.2})", accepted.url, accepted.score),
+        None => say!("no link   none of {} candidates is surely this place's own", candidates.len()),
     }
     let best = decision.accepted.as_ref().map(|accepted| accepted.candidate);
     for (nth, (candidate, verdict)) in candidates.iter().zip(&decision.verdicts).enumerate() {
@@ -107,9 +108,9 @@ fn print(decision: &Decision, candidates: &[Candidate]) {
             None => "refused".to_owned(),
         };
         let why: Vec<&str> = verdict.why.iter().map(|why| Why::sentence(*why)).collect();
-        println!();
-        println!("{:>3}. {} [{word}]", nth + 1, candidate.title);
-        println!("     {}", candidate.url);
-        println!("     {}", why.join("; "));
+        say!();
+        say!("{:>3}. {} [{word}]", nth + 1, candidate.title);
+        say!("     {}", candidate.url);
+        say!("     {}", why.join("; "));
     }
 }

@@ -6,6 +6,7 @@ use solely_sqlite::Access;
 
 use super::{Failed, block_on};
 use crate::config::{self, Flags};
+use crate::output::say;
 use crate::store;
 
 pub(crate) fn run(file: Option<&Path>) -> Result<(), Failed> {
@@ -13,7 +14,7 @@ pub(crate) fn run(file: Option<&Path>) -> Result<(), Failed> {
     block_on(async {
         let store = store::open(&loaded.config.store, Access::Tool).await?;
         store.health().await?;
-        println!("the store's schema is up to date (version {})", solely_sqlite::LATEST_VERSION);
+        say!("the store's schema is up to date (version {})", solely_sqlite::LATEST_VERSION);
         Ok(())
     })
 }

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 
 use super::{Failed, block_on};
 use crate::client::{Client, Remote};
+use crate::output::say;
 
 /// Between two looks at a run.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
@@ -43,7 +44,7 @@ pub(crate) fn start(remote: Remote, start: &RunOptions) -> Result<(), Failed> {
         let client = Client::new(remote)?;
         let started = client.post("/v1/runs", &body).await?;
         let id = word(&started, "runId").to_owned();
-        println!("{id}");
+        say!("{id}");
         if start.watch { watched(&client, &id, false).await } else { Ok(()) }
     })
 }
@@ -70,15 +71,15 @@ pub(crate) fn list(remote: Remote, source: Option<String>, limit: u32, as_json: 
     query.extend(source.map(|source| ("source", source)));
     let runs = block_on(async { Ok(Client::new(remote)?.get("/v1/runs", &query).await?) })?;
     if as_json {
-        println!("{}", serde_json::to_string_pretty(&runs)?);
+        say!("{}", serde_json::to_string_pretty(&runs)?);
         return Ok(());
     }
     let items = runs["items"].as_array().map(Vec::as_slice).unwrap_or_default();
     for run in items {
-        println!("{}  {}  {}", word(run, "runId"), word(run, "startedAt"), summary(run));
+        say!("{}  {}  {}", word(run, "runId"), word(run, "startedAt"), summary(run));
     }
     if items.is_empty() {
-        println!("there are no runs");
+        say!("there are no runs");
     }
     Ok(())
 }
@@ -87,7 +88,7 @@ pub(crate) fn list(remote: Remote, source: Option<String>, limit: u32, as_json: 
 pub(crate) fn change(remote: Remote, id: &str, verb: &str) -> Result<(), Failed> {
     let path = format!("/v1/runs/{id}/{verb}");
     let run = block_on(async { Ok(Client::new(remote)?.post(&path, &json!({})).await?) })?;
-    println!("{}  {}", word(&run, "runId"), summary(&run));
+    say!("{}  {}", word(&run, "runId"), summary(&run));
     Ok(())
 }
 
@@ -102,7 +103,7 @@ async fn watched(client: &Client, id: &str, as_json: bool) -> Result<(), Failed>
         screen.show(&run, &mut shown, ended)?;
         if ended {
             if as_json {
-                println!("{}", serde_json::to_string_pretty(&run)?);
+                say!("{}", serde_json::to_string_pretty(&run)?);
             }
             return match word(&run, "status") {
                 "completed" => Ok(()),

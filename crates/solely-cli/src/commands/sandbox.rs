@@ -9,6 +9,7 @@ use tokio::net::TcpListener;
 
 use super::Failed;
 use super::serve::stop_on_signal;
+use crate::output::say;
 
 /// Serves the sandbox upstreams until it is told to stop.
 pub(crate) fn run(listen: SocketAddr, records: usize, record_bytes: usize) -> Result<(), Failed> {
@@ -19,16 +20,16 @@ pub(crate) fn run(listen: SocketAddr, records: usize, record_bytes: usize) -> Re
         let sandbox = Sandbox::new(catalogue);
         let listener = TcpListener::bind(listen).await.with_context(|| format!("cannot listen on {listen}"))?;
         let address = listener.local_addr()?;
-        println!("a source of {records} records     kind = \"http\"    url = \"http://{address}/feed\"");
-        println!(
+        say!("a source of {records} records     kind = \"http\"    url = \"http://{address}/feed\"");
+        say!(
             "the same as Nivoda has them   kind = \"nivoda\"  url = \"http://{address}/nivoda\"  username = \"{}\"  \
              password = \"{}\"",
             nivoda::USERNAME,
             nivoda::PASSWORD
         );
-        println!("a finder of links             finder = \"http\"  url = \"http://{address}/finder\"");
-        println!("how it is called              curl http://{address}/_calls");
-        println!(
+        say!("a finder of links             finder = \"http\"  url = \"http://{address}/finder\"");
+        say!("how it is called              curl http://{address}/_calls");
+        say!(
             "how it behaves                curl http://{address}/_mood -H 'content-type: application/json' -d \
              '{{\"latencyMs\": 50, \"errorsPercent\": 2}}'"
         );

@@ -16,6 +16,7 @@ use solely_torture::torture::{self, Break, LOCK, Options, Report, Without};
 
 use super::Failed;
 use super::serve::stop_on_signal;
+use crate::output::say;
 
 /// Processes on a server, if the command line does not say.
 const INSTANCES: usize = 3;
@@ -53,7 +54,7 @@ pub(crate) fn run(asked: &Asked) -> Result<(), Failed> {
         stop.run_until_cancelled(torture::torture(&options)).await.context("stopped before its end")?
     })?;
     if asked.json {
-        println!("{}", serde_json::to_string(&report)?);
+        say!("{}", serde_json::to_string(&report)?);
     } else {
         print(&report);
     }
@@ -75,35 +76,45 @@ fn print(report: &Report) {
     if std::io::stderr().is_terminal() {
         eprintln!();
     }
-    println!(
+    say!(
         "{} killed, {} made to die at a point, {} paused beyond their lock, {} restarts of the database",
-        report.kills, report.crashes, report.pauses, report.restarts
+        report.kills,
+        report.crashes,
+        report.pauses,
+        report.restarts
     );
-    println!(
+    say!(
         "{} COMMITs cut before they arrived, {} cut off from their answer, {} times all connections cut",
-        report.cuts_before_commit, report.cuts_after_commit, report.cuts_of_all
+        report.cuts_before_commit,
+        report.cuts_after_commit,
+        report.cuts_of_all
     );
-    println!("{} restarts and {} pauses of Redis", report.redis_restarts, report.redis_pauses);
-    println!(
+    say!("{} restarts and {} pauses of Redis", report.redis_restarts, report.redis_pauses);
+    say!(
         "clocks up to {} s apart, {} times a full disk of the database",
         report.clock_skew_ms / 1_000,
         report.disks_full
     );
-    println!("{} reads of entries compared with the store", report.entries_read);
-    println!(
+    say!("{} reads of entries compared with the store", report.entries_read);
+    say!(
         "{} runs of {} pages checked, {} upstream calls; {} that upstreams failed, throttled or left unanswered",
-        report.runs, report.pages, report.upstream_calls, report.upstream_troubles
+        report.runs,
+        report.pages,
+        report.upstream_calls,
+        report.upstream_troubles
     );
-    println!(
+    say!(
         "{} places looked up {} times, {} requests heard of everything",
-        report.places, report.lookups, report.requests_heard
+        report.places,
+        report.lookups,
+        report.requests_heard
     );
-    println!("{} reservations, of which time ended {}", report.reservations, report.expired);
-    println!("products of {} users searched for by {} calls", report.users, report.plugin_calls);
+    say!("{} reservations, of which time ended {}", report.reservations, report.expired);
+    say!("products of {} users searched for by {} calls", report.users, report.plugin_calls);
     for violation in &report.violations {
-        println!("violation: {violation}");
+        say!("violation: {violation}");
     }
-    println!("{} violations", report.violations.len());
+    say!("{} violations", report.violations.len());
 }
 
 /// A worker process of the torture: it works until it is told to stop, or worse.

@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 
 use super::{Failed, block_on};
 use crate::client::{Client, Remote};
+use crate::output::say;
 
 /// Places that are sent at once.
 const BATCH: usize = 100;
@@ -61,9 +62,9 @@ pub(crate) fn run(remote: Remote, options: &WarmOptions) -> Result<(), Failed> {
     }
     if options.json {
         let Done { lines, queued, cached, duplicate } = done;
-        println!("{}", json!({"lines": lines, "queued": queued, "cached": cached, "duplicate": duplicate}));
+        say!("{}", json!({"lines": lines, "queued": queued, "cached": cached, "duplicate": duplicate}));
     } else {
-        println!("{} queued, {} cached, {} duplicate", done.queued, done.cached, done.duplicate);
+        say!("{} queued, {} cached, {} duplicate", done.queued, done.cached, done.duplicate);
     }
     Ok(())
 }

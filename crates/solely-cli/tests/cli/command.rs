@@ -78,6 +78,21 @@ fn a_wrong_configuration_is_refused_by_every_command() {
     assert!(stderr(&missing).contains("absent.toml"));
 }
 
+/// Whoever reads what a command prints may stop at any line.
+#[test]
+fn nobody_has_to_read_all_of_it() {
+    let folder = TempDir::new().expect("a folder");
+    let mut child = solely(folder.path())
+        .arg("config")
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .expect("runs");
+    drop(child.stdout.take());
+    let output = child.wait_with_output().expect("ends");
+    assert_eq!((output.status.code(), String::from_utf8_lossy(&output.stderr).as_ref()), (Some(141), ""));
+}
+
 /// Those that speak to a server look for the local one where the configuration says; it has to be right.
 #[test]
 fn commands_that_ask_a_server_find_it_by_the_configuration() {

@@ -103,7 +103,7 @@ async fn a_browser_logs_in_acts_and_is_out_when_its_key_is() {
     let token = session(&server, Some(&cookie)).await["csrfToken"].as_str().expect("a token").to_owned();
     assert!(!key.contains(&token) && !token.contains(&key));
     let ask = async |method: Method, more: &[(&'static str, &str)]| {
-        let path = if method == Method::GET { "/v1/queues" } else { "/v1/queues/q/pause" };
+        let path = if method == Method::GET { "/v1/queues" } else { "/v1/queues/notifications/pause" };
         let mut request = server.client.request(method, url(path)).header("cookie", &cookie);
         for (name, value) in more {
             request = request.header(*name, *value);
@@ -113,7 +113,7 @@ async fn a_browser_logs_in_acts_and_is_out_when_its_key_is() {
     };
     assert_eq!(ask(Method::GET, &[]).await.0, 200);
     let (status, refused) = ask(Method::POST, &[]).await;
-    assert_eq!((status, &refused["error"]), (403, &json!("CSRF_TOKEN_REQUIRED")));
+    assert_eq!((status, &refused["error"]), (403, &json!("FORBIDDEN")));
     assert_eq!(ask(Method::POST, &[("x-csrf-token", "x")]).await.0, 403);
     assert_eq!(ask(Method::POST, &[("x-csrf-token", &token)]).await.0, 200);
     assert_eq!(ask(Method::GET, &[("origin", "http://localhost:1")]).await.0, 403);

@@ -62,6 +62,9 @@ async fn queues_are_paused_and_resumed() {
     assert!(out.contains("2999-01-01T00:00:00.000Z"), "{out}");
     let (_, out, _) = jobs(&server, &["resume", "enrich:wolt"]);
     assert!(out.contains("\"pausedUntil\": null"), "{out}");
+    let (code, _, said) = jobs(&server, &["pause", "enrich:wolf"]);
+    assert_eq!(code, Some(1), "a slip is no success");
+    assert!(said.contains("There is no queue `enrich:wolf`"), "{said}");
     let (code, _, said) = jobs(&server, &["pause", "a", "--until", "yesterday"]);
     assert_eq!(code, Some(1));
     assert!(said.contains("INVALID_REQUEST"), "{said}");

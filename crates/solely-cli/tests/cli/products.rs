@@ -386,6 +386,23 @@ async fn a_catalogue_can_be_put() {
         (state(&cached), &cached["products"][0]["productId"], world.calls()),
         ("fresh", &json!("put"), 0)
     );
+    for (product, says) in [
+        (json!({}), "missing field `productId`"),
+        (json!({"productId": 7}), "`products[1].productId`: invalid type: integer `7`, expected a string"),
+        (json!({"productId": "a", "productName": {}}), "`products[1].productName`"),
+        (json!({"productId": "a", "options": [{"optionId": 1}]}), "`products[1].options[0].optionId`"),
+        (json!("a"), "`products[1]`"),
+    ] {
+        let body = json!({"appKey": "tours", "userId": "u1", "products": [{"productId": "p"}, product]});
+        let answer = world.server.send(Method::PUT, "/v1/products/cache", Some(&body.to_string())).await;
+        assert_eq!(answer.status(), 400, "{body}");
+        let said = answer.text().await.expect("text");
+        assert!(
+            serde_json::from_str::<Value>(&said).expect("JSON")["message"].to_string().contains(says),
+            "{said}"
+        );
+    }
+    assert_eq!(world.found(json!({})).await, cached, "and nothing is changed");
     let nothing = json!({"appKey": "tours", "userId": "u1", "products": []}).to_string();
     assert_eq!(world.server.send(Method::PUT, "/v1/products/cache", Some(&nothing)).await.status(), 204);
     assert_eq!(count(&world.found(json!({})).await), 1, "an empty one replaces nothing");

@@ -80,8 +80,9 @@ impl<'a> ResultObject<'a> {
         PlaceRef { place_id: &self.place_id, name: &self.name, address: self.address.as_deref() }
     }
 
-    /// Writes it with its states: of each provider that was asked, and of the others that it came with.
-    pub fn write(&self, into: &mut String, states: &[(&str, &State)], legacy_wolt_field: bool) {
+    /// Writes it with its states: of each provider that was asked, and of the others that it came with. That one waits for a
+    /// provider that is off is not said, whoever said so before.
+    pub fn write(&self, into: &mut String, states: &[(&str, &State)], off: &[&str], legacy_wolt_field: bool) {
         into.push('{');
         for (name, value) in &self.fields {
             write_field(into, name, value.get());
@@ -92,12 +93,17 @@ impl<'a> ResultObject<'a> {
             if !self.fields.is_empty() {
                 into.pop();
             }
-            self.write_wolt(into, None);
+            self.write_wolt(into, None, off);
             into.push('}');
             return;
         }
         into.push_str("\"providers\":{");
-        let kept = self.providers.iter().filter(|(name, _)| !states.iter().any(|(asked, _)| asked == name));
+        let is_kept = |(name, state): &&(Cow<'_, str>, &RawValue)| {
+            let asked = states.iter().any(|(asked, _)| asked == name);
+            let waits_in_vain = off.contains(&&**name) && is_pending(state);
+            !asked && !waits_in_vain
+        };
+        let kept = self.providers.iter().filter(is_kept);
         let mut first = true;
         for (name, value) in kept {
             separate(into, &mut first);
@@ -111,13 +117,13 @@ impl<'a> ResultObject<'a> {
         }
         into.push('}');
         let asked = states.iter().find(|(name, _)| *name == "wolt").filter(|_| legacy_wolt_field);
-        self.write_wolt(into, asked.map(|(_, state)| *state));
+        self.write_wolt(into, asked.map(|(_, state)| *state), off);
         into.push('}');
     }
 
     /// Writes the flat twin: what is known now, or what it came with.
-    fn write_wolt(&self, into: &mut String, asked: Option<&State>) {
-        match (asked, self.wolt) {
+    fn write_wolt(&self, into: &mut String, asked: Option<&State>, off: &[&str]) {
+        match (asked, self.wolt.filter(|state| !(off.contains(&"wolt") && is_pending(state)))) {
             (Some(state), _) => {
                 into.push_str(",\"wolt\":");
                 write_state(into, state, false);
@@ -129,6 +135,15 @@ impl<'a> ResultObject<'a> {
             (None, None) => {}
         }
     }
+}
+
+fn is_pending(state: &RawValue) -> bool {
+    #[derive(Deserialize)]
+    struct Status<'a> {
+        #[serde(borrow)]
+        status: Cow<'a, str>,
+    }
+    serde_json::from_str(state.get()).is_ok_and(|Status { status }| status == "PENDING")
 }
 
 fn check(field: &str, text: &str, most: usize) -> Result<(), String> {
@@ -296,7 +311,7 @@ mod tests {
     fn written(text: &Value, shape: Shape, states: &[(&str, &State)]) -> Result<Value, String> {
         let raw = serde_json::value::to_raw_value(text).expect("JSON");
         let mut out = String::new();
-        ResultObject::read(&raw, shape)?.write(&mut out, states, true);
+        ResultObject::read(&raw, shape)?.write(&mut out, states, &[], true);
         Ok(serde_json::from_str(&out).expect("JSON"))
     }
 
@@ -329,13 +344,27 @@ mod tests {
     }
 
     #[test]
+    fn nobody_waits_for_a_provider_that_is_off() {
+        let text = json!({
+            "placeId": "a", "name": "b", "wolt": {"status": "PENDING", "url": null},
+            "providers": {"wolt": {"status": "PENDING", "url": null}, "yelp": {"status": "PENDING", "url": null}},
+        });
+        let raw = serde_json::value::to_raw_value(&text).expect("JSON");
+        let mut out = String::new();
+        ResultObject::read(&raw, Shape::Result).expect("reads").write(&mut out, &[], &["wolt"], true);
+        let yelp = json!({"yelp": {"status": "PENDING", "url": null}});
+        let got: Value = serde_json::from_str(&out).expect("JSON");
+        assert_eq!(got, json!({"placeId": "a", "name": "b", "providers": yelp}));
+    }
+
+    #[test]
     fn numbers_keep_their_text() {
         let raw = RawValue::from_string(
             r#"{"placeId":"a","name":"b","n":1.10,"big":12345678901234567890123}"#.into(),
         );
         let raw = raw.expect("JSON");
         let mut out = String::new();
-        ResultObject::read(&raw, Shape::Result).expect("reads").write(&mut out, &[], true);
+        ResultObject::read(&raw, Shape::Result).expect("reads").write(&mut out, &[], &[], true);
         assert_eq!(
             out, r#"{"placeId":"a","name":"b","n":1.10,"big":12345678901234567890123}"#,
             "nothing asked, nothing added"
@@ -363,7 +392,7 @@ mod tests {
         ] {
             let raw: &RawValue = serde_json::from_str(text).expect("JSON");
             let mut out = String::new();
-            ResultObject::read(raw, Shape::GooglePlace).expect("reads").write(&mut out, &[], true);
+            ResultObject::read(raw, Shape::GooglePlace).expect("reads").write(&mut out, &[], &[], true);
             assert_eq!(out.matches("\"name\"").count(), 1, "{out}");
             assert!(out.contains(r#""name":"Pizza""#), "{out}");
         }

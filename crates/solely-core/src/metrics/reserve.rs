@@ -45,6 +45,15 @@ const OPERATIONS: [&str; 11] = [
     "create", "change", "reserve", "confirm", "collect", "cancel", "extend", "accept", "expire", "join",
     "leave",
 ];
+/// Why a reservation is not changed.
+const ENDED: [&str; 5] = [
+    "RESERVATION_NOT_FOUND",
+    "RESERVATION_EXPIRED",
+    "ALREADY_CANCELLED",
+    "ALREADY_COMPLETED",
+    "INVALID_STATE",
+];
+const CODES: [&str; 2] = ["WRONG_CODE", "TOO_MANY_REQUESTS"];
 const REFUSALS: [&str; 6] = [
     "PICKUP_WINDOW_CLOSED",
     "BOX_UNAVAILABLE",
@@ -102,6 +111,14 @@ impl ReserveMetrics {
         }
         for outcome in REFUSALS {
             let _ = self.decided.get_or_create(&OperationOutcome { operation: "reserve", outcome });
+        }
+        for operation in ["confirm", "collect", "cancel", "extend", "accept"] {
+            for outcome in ENDED {
+                let _ = self.decided.get_or_create(&OperationOutcome { operation, outcome });
+            }
+        }
+        for outcome in CODES {
+            let _ = self.decided.get_or_create(&OperationOutcome { operation: "collect", outcome });
         }
     }
 

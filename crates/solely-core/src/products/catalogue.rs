@@ -62,6 +62,35 @@ struct OptionShape {
     option_name: Option<Value>,
 }
 
+/// What each product of a catalogue that someone brings has to be.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+#[expect(dead_code, reason = "it is only read")]
+struct Brought {
+    product_id: String,
+    product_name: Option<String>,
+    supplier_id: Option<String>,
+    options: Option<Vec<BroughtOption>>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+#[expect(dead_code, reason = "it is only read")]
+struct BroughtOption {
+    option_id: Option<String>,
+    option_name: Option<String>,
+}
+
+/// What is wrong with a list of products that someone brings, with the field, if something is.
+pub fn problem(text: &str) -> Option<String> {
+    let mut json = serde_json::Deserializer::from_str(text);
+    let error = serde_path_to_error::deserialize::<_, Vec<Brought>>(&mut json).err()?;
+    let path = error.path().to_string();
+    let what = error.into_inner().to_string();
+    let what = what.split(" at line ").next().unwrap_or_default();
+    Some(if path == "." { format!("`products`: {what}") } else { format!("`products{path}`: {what}") })
+}
+
 impl Catalogue {
     /// Reads a list of products. Each is an object; its options, if it has any, are a list of objects.
     pub fn parse(text: &str) -> Result<Self, serde_json::Error> {

@@ -225,7 +225,14 @@ impl Inner {
         let brought = match answer {
             Ok(brought) => brought,
             Err(error) => {
-                let failed = Failed::new(&error, failures + 1, app.settings.failure_backoff);
+                let asked = match &error {
+                    CallError::Paused { left } | CallError::Later { left } | CallError::Open { left } => {
+                        *left
+                    }
+                    CallError::Failed(UpstreamError::Throttled(_)) => app.upstream.pause_left().await,
+                    _ => Duration::ZERO,
+                };
+                let failed = Failed::new(&error, failures + 1, app.settings.failure_backoff, asked);
                 let lifetimes = Lifetimes {
                     fresh: failed.retry_after,
                     stale: failed.retry_after,
@@ -310,13 +317,10 @@ struct Looked {
 }
 
 impl Failed {
-    fn new(error: &CallError<UpstreamError>, failures: u32, first: Duration) -> Self {
+    /// After so many failures the key is left alone for the first time, doubled by each; and for as long as was asked.
+    fn new(error: &CallError<UpstreamError>, failures: u32, first: Duration, asked: Duration) -> Self {
         let doubled = first.saturating_mul(1 << failures.saturating_sub(1).min(16)).min(BACKOFF_LONGEST);
         let jittered = doubled.mul_f64(rand::rng().random_range(0.75..1.0));
-        let asked = match error {
-            CallError::Paused { left } | CallError::Later { left } | CallError::Open { left } => *left,
-            _ => Duration::ZERO,
-        };
         let error_text = match error {
             CallError::Failed(why) => why.to_string(),
             other => other.to_string(),

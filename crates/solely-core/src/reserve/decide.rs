@@ -213,7 +213,9 @@ impl Books {
         };
         if let Some(found) = self.items.get(&made.id) {
             let there = &found.now;
-            let same = there.box_type_id == item.box_type_id
+            // How many there were at first is known until something has changed.
+            let same = (there.original == item.original || there.version > item.version)
+                && there.box_type_id == item.box_type_id
                 && (there.price, &there.currency, &there.pricing)
                     == (item.price, &item.currency, &item.pricing)
                 && (there.pickup_start, there.pickup_end) == (pickup_start, pickup_end);

@@ -266,7 +266,7 @@ impl Refusal {
             Self::InvalidState => "The reservation's state does not allow this.",
             Self::WrongCode => "This is not the reservation's pickup code.",
             Self::TooManyCodes(_) => "Too many wrong codes were shown. Please try again later.",
-            Self::NotYours => "This reservation is another user's.",
+            Self::NotYours => "This is another user's.",
             Self::IdempotencyKeyReused => "This Idempotency-Key was used for another request.",
             Self::IdempotencyInProgress => "The first request with this Idempotency-Key is still under way.",
         };

@@ -123,6 +123,7 @@ pub(crate) async fn ask(
     for provider in &off {
         app.enrich.not_asked(&asker, provider);
     }
+    let off: Vec<&str> = off.iter().map(|provider| provider.name.as_str()).collect();
     let answered = app.enrich.ask(&asker, &Wanted { providers: &on, places: &places, city }).await?;
     let mut out = String::with_capacity(256 + results.len() * 512);
     out.push_str("{\"requestId\":");
@@ -137,7 +138,7 @@ pub(crate) async fn ask(
             .zip(&answered.states)
             .map(|(provider, states)| (provider.name.as_str(), &states[which[nth]]))
             .collect();
-        result.write(&mut out, &states, app.enrich.has_legacy_wolt_field());
+        result.write(&mut out, &states, &off, app.enrich.has_legacy_wolt_field());
     }
     out.push_str("]}");
     Ok(json(out))

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 use solely_core::Timestamp;
-use solely_core::products::catalogue::Catalogue;
+use solely_core::products::catalogue::{self, Catalogue};
 use solely_core::products::filter::Filter;
 use solely_core::products::search::BUSY_RETRY;
 use solely_core::products::{Answer, Search, SearchError, State as CacheState};
@@ -146,6 +146,9 @@ pub(crate) async fn put(
     check_key("userId", &body.user_id)?;
     if let Some(hint) = &body.hint {
         check_key("hint", hint)?;
+    }
+    if let Some(problem) = catalogue::problem(body.products.get()) {
+        return Err(ApiError::invalid(problem));
     }
     let products = Catalogue::parse(body.products.get())
         .map_err(|_| ApiError::invalid("`products` is a list of products, each with a list of `options`"))?;

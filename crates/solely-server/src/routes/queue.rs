@@ -5,6 +5,8 @@ use axum::extract::State;
 use serde::Deserialize;
 use solely_core::clock::{Clock, Timestamp};
 use solely_core::queue::Queue;
+use solely_core::reserve::notify;
+use solely_core::{enrich, feed, products};
 use utoipa::ToSchema;
 
 use crate::App;
@@ -99,8 +101,18 @@ pub(crate) async fn resume(
 
 async fn set(app: &App, name: String, until: Option<Timestamp>) -> Result<Json<Queue>, ApiError> {
     check_key("name", &name)?;
+    if !is_known(app, &name).await? {
+        return Err(ApiError::not_found(format!("There is no queue `{name}`.")));
+    }
     app.jobs.pause(name.clone(), until).await?;
     let queues = app.store.queues().await?;
     let found = queues.into_iter().find(|queue| queue.name == name);
     Ok(Json(found.unwrap_or_else(|| Queue::empty(name))))
+}
+
+/// Whether there is such a queue: one of the systems', or one that has jobs or is paused.
+async fn is_known(app: &App, name: &str) -> Result<bool, ApiError> {
+    let ours = [products::QUEUE, notify::QUEUE].contains(&name) || feed::QUEUES.contains(&name);
+    let of_places = || app.enrich.providers().any(|provider| enrich::queue(&provider.name) == name);
+    Ok(ours || of_places() || app.store.queues().await?.iter().any(|queue| queue.name == name))
 }
