@@ -573,6 +573,9 @@ async fn an_entry_is_refreshed_ahead_once() {
     }
     assert_eq!(world.status_of("X").await["url"], first["url"], "it stays as it is");
     assert_eq!(world.calls("X"), 2, "once");
+    let told = world.server.get("/v1/timeline?subject=place:X").await;
+    let last = told["items"].as_array().and_then(|items| items.last()).expect("is told");
+    assert_eq!((&last["event"], &last["outcome"]), (&json!("wolt_lookup_failed"), &json!("KEPT")));
 }
 
 /// Places are looked up ahead of requests.

@@ -209,8 +209,10 @@ impl Lookups {
             owner: job.id.to_string(),
         };
         self.enrich.inner.is_writing(entry.key.clone(), written);
-        // Told of, too, where what may be served stays as it is.
-        let (events, otherwise) = (vec![told.clone()], vec![told]);
+        // Told of, too, where nothing is written.
+        let kept =
+            told.clone().outcome("KEPT").reason("what is known may still be served, and stays as it is");
+        let (events, otherwise) = (vec![told], vec![kept]);
         Done { effect: Effect::PutEntries(vec![entry]), events, otherwise, ..Done::default() }
     }
 
