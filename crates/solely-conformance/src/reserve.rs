@@ -86,7 +86,8 @@ impl Shop {
             (0..count).map(one).collect::<Vec<_>>()
         };
         let first = Batch::of(buyers("first", first));
-        let second = Batch::behind(know.then(|| first.ahead()), buyers("second", second));
+        let second =
+            Batch::behind(know.then(|| first.ahead()).into_iter().collect(), buyers("second", second));
         let sold = async |batch| {
             let (decided, _) = self.store.decide(batch, self.rules.clone()).await.expect("decides");
             decided.iter().filter(|one| matches!(one.verdict, Verdict::Reservation(_))).count()

@@ -105,6 +105,22 @@ impl Shop {
         assert_eq!(self.store.check().await.expect("checks").violations, []);
     }
 
+    /// The merchant, in the hands of a transaction that has not ended.
+    async fn merchant_held(&self) -> Client {
+        let holder = connect(&self.url).await;
+        let hold = "BEGIN; SELECT 1 FROM merchants WHERE id = 'm' FOR NO KEY UPDATE";
+        holder.batch_execute(hold).await.expect("locks");
+        holder
+    }
+
+    async fn until_one_waits_for_a_lock(&self) {
+        let waits = "SELECT count(*) FROM pg_stat_activity
+                      WHERE datname = current_database() AND wait_event_type = 'Lock'";
+        while self.looks.query_one(waits, &[]).await.expect("looks").get::<_, i64>(0) == 0 {
+            tokio::task::yield_now().await;
+        }
+    }
+
     /// Makes the functions that sell others: as they would be without a guard.
     async fn with(&self, guard: &str, instead: &str) {
         let sources =
@@ -222,25 +238,17 @@ async fn without_the_version_it_is_sold_as_it_was() {
 /// they are told.
 async fn sold_behind(shop: &Shop, change: &str) -> [Verdict; 2] {
     shop.buy("first").await;
-    let holder = connect(&shop.url).await;
-    holder
-        .batch_execute("BEGIN; SELECT 1 FROM merchants WHERE id = 'm' FOR NO KEY UPDATE")
-        .await
-        .expect("locks");
+    let holder = shop.merchant_held().await;
     let asks = |user: &str| Request::new(Operation::Reserve(new(user)));
     let both = |user: &str| vec![asks(user), asks(&format!("{user} too"))];
     let ahead = Batch::of(both("ahead"));
-    let behind = Batch::behind(Some(ahead.ahead()), both("behind"));
+    let behind = Batch::behind(vec![ahead.ahead()], both("behind"));
     let decided = async |batch| {
         shop.store.decide(batch, shop.rules.clone()).await.expect("decides").0.remove(0).verdict
     };
     let buying = async { tokio::join!(decided(ahead), decided(behind)).into() };
     let changing = async {
-        let waits = "SELECT count(*) FROM pg_stat_activity
-                      WHERE datname = current_database() AND wait_event_type = 'Lock'";
-        while shop.looks.query_one(waits, &[]).await.expect("looks").get::<_, i64>(0) == 0 {
-            tokio::task::yield_now().await;
-        }
+        shop.until_one_waits_for_a_lock().await;
         holder.batch_execute(change).await.expect("changes");
     };
     let (told, ()): ([Verdict; 2], ()) = tokio::join!(buying, changing);
@@ -286,8 +294,8 @@ async fn who_is_behind_does_not_overtake() {
     let mut first = many("first", 7);
     first.push(asks("known"));
     let ahead = Batch::of(first);
-    let behind = Batch::behind(Some(ahead.ahead()), many("second", 2));
-    let last = Batch::behind(Some(behind.ahead()), many("third", 2));
+    let behind = Batch::behind(vec![ahead.ahead()], many("second", 2));
+    let last = Batch::behind(vec![behind.ahead()], many("third", 2));
     let sold = async |batch| {
         let (decided, _) = shop.store.decide(batch, shop.rules.clone()).await.expect("decides");
         decided.iter().filter(|one| matches!(one.verdict, Verdict::Reservation(_))).count()
@@ -308,21 +316,13 @@ async fn without_a_look_at_the_one_ahead_it_is_sold_although_closed() {
 /// When a reservation was made, by its row, whose sale waited for the merchant until some instant; and that instant.
 async fn made_behind_a_lock(shop: &Shop) -> (Timestamp, Timestamp) {
     shop.buy("first").await;
-    let holder = connect(&shop.url).await;
-    holder
-        .batch_execute("BEGIN; SELECT 1 FROM merchants WHERE id = 'm' FOR NO KEY UPDATE")
-        .await
-        .expect("locks");
+    let holder = shop.merchant_held().await;
     let (store, rules) = (shop.store.clone(), shop.rules.clone());
     let buying = tokio::spawn(async move {
         let request = Request::new(Operation::Reserve(new("waits")));
         decide(&store, vec![request], &rules).await.remove(0)
     });
-    let waits = "SELECT count(*) FROM pg_stat_activity
-                  WHERE datname = current_database() AND wait_event_type = 'Lock'";
-    while shop.looks.query_one(waits, &[]).await.expect("looks").get::<_, i64>(0) == 0 {
-        tokio::task::yield_now().await;
-    }
+    shop.until_one_waits_for_a_lock().await;
     // Longer than what was decided is good for, on the store's own clock.
     let waited = shop.now().await.plus(Duration::from_millis(300));
     while shop.now().await < waited {

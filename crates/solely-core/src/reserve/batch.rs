@@ -1,8 +1,8 @@
 //! What is decided together, and its place behind what was sealed before it.
 //!
 //! Of one line two batches may be under way ([`super::combiner`]), and whoever came first is decided first. So each batch
-//! knows the one before it, and an engine does one of two things: it waits until that one is *over*, or it waits until that
-//! one is *sent* and sends its own where it cannot be overtaken.
+//! knows those before it that are not over, and an engine does one of two things: it waits until they are *over*, or it waits
+//! until they are *sent* and sends its own where it cannot overtake.
 
 use std::sync::Arc;
 
@@ -15,26 +15,33 @@ use super::operation::Request;
 pub struct Batch {
     /// What is asked for.
     pub requests: Arc<Vec<Request>>,
-    ahead: Option<Ahead>,
+    ahead: Vec<Ahead>,
     sent: watch::Sender<bool>,
 }
 
-/// A batch, as the next one sees it.
+/// A batch, as those behind it see it.
 #[derive(Clone, Debug)]
 pub struct Ahead(watch::Receiver<bool>);
+
+impl Ahead {
+    /// Whether it is over.
+    pub fn is_over(&self) -> bool {
+        self.0.has_changed().is_err()
+    }
+}
 
 impl Batch {
     /// A batch that nobody is ahead of.
     pub fn of(requests: Vec<Request>) -> Self {
-        Self { requests: Arc::new(requests), ahead: None, sent: watch::Sender::new(false) }
+        Self { requests: Arc::new(requests), ahead: Vec::new(), sent: watch::Sender::new(false) }
     }
 
-    /// A batch behind another.
-    pub fn behind(ahead: Option<Ahead>, requests: Vec<Request>) -> Self {
+    /// A batch behind others.
+    pub fn behind(ahead: Vec<Ahead>, requests: Vec<Request>) -> Self {
         Self { ahead, ..Self::of(requests) }
     }
 
-    /// This one, for the next.
+    /// This one, for those behind it.
     pub fn ahead(&self) -> Ahead {
         Ahead(self.sent.subscribe())
     }
@@ -44,16 +51,16 @@ impl Batch {
         self.sent.send_replace(true);
     }
 
-    /// Waits until the one before this is on its way, or over.
+    /// Waits until those before this are on their way, or over.
     pub async fn ahead_sent(&self) {
-        if let Some(Ahead(sent)) = &self.ahead {
+        for Ahead(sent) in &self.ahead {
             let _ = sent.clone().wait_for(|sent| *sent).await;
         }
     }
 
-    /// Waits until the one before this is over.
+    /// Waits until those before this are over.
     pub async fn ahead_over(&self) {
-        if let Some(Ahead(sent)) = &self.ahead {
+        for Ahead(sent) in &self.ahead {
             let _ = sent.clone().wait_for(|_| false).await;
         }
     }

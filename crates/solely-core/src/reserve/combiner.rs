@@ -6,7 +6,7 @@
 //!
 //! In a crowd the store would rest while one batch is answered and the next is made ready. So there a second drainer takes
 //! the half that waits while the other half is under way: as soon as that many wait as are under way, and not before, or
-//! batches would become ever smaller. Each batch knows the one sealed before it, and is not decided before it
+//! batches would become ever smaller. Each batch knows those sealed before it, and is not decided before them
 //! ([`super::batch`]): whoever came first has the last box.
 //!
 //! Whoever finds nobody in the line drains it itself, so that who is alone wakes nobody else. When it has its answer, or
@@ -73,8 +73,8 @@ struct Line {
     /// Those at work on it, and the requests of the batches that they have under way.
     drainers: usize,
     under_way: usize,
-    /// The batch that was sealed last.
-    last: Option<Ahead>,
+    /// The batches that are under way, in their order.
+    ahead: Vec<Ahead>,
 }
 
 impl Line {
@@ -112,10 +112,10 @@ impl Line {
         if callers.is_empty() {
             return None;
         }
-        let ahead = self.last.take().filter(|_| self.under_way > 0);
         self.under_way += callers.len();
-        let batch = Batch::behind(ahead, requests);
-        self.last = Some(batch.ahead());
+        self.ahead.retain(|ahead| !ahead.is_over());
+        let batch = Batch::behind(self.ahead.clone(), requests);
+        self.ahead.push(batch.ahead());
         Some((batch, callers))
     }
 }
@@ -416,6 +416,25 @@ mod tests {
         for one in crowd {
             assert!(one.await.expect("asks").is_ok());
         }
+    }
+
+    /// A batch that is over before the one ahead of it, because it failed, lets nobody pass that one.
+    #[tokio::test(start_paused = true)]
+    async fn who_fails_early_lets_nobody_pass() {
+        let request = || vec![request()];
+        let first = Batch::of(request());
+        let second = Batch::behind(vec![first.ahead()], request());
+        let mut line = Line { ahead: vec![first.ahead(), second.ahead()], ..Line::default() };
+        drop(second);
+        let (caller, _answer) = oneshot::channel();
+        let stage = Arc::new(AtomicU8::new(WAITS));
+        line.waiting.push_back(Waiting { request: request().remove(0), stage, caller });
+        let (third, _) = line.seal().expect("is sealed");
+        assert_eq!(line.ahead.len(), 2, "those that are not over");
+        let mut over = std::pin::pin!(third.ahead_over());
+        assert!(futures::poll!(over.as_mut()).is_pending());
+        drop(first);
+        over.await;
     }
 
     /// In a crowd the half that waits is a batch while the other half is under way, and no batch is a small one because of
