@@ -48,8 +48,8 @@ test('a key opens the dashboard, and its cookie is no script\'s', async () => {
   const { csrfToken } = await page.evaluate(async () => (await fetch('/v1/session')).json());
   assert.equal((await pause({ 'X-CSRF-Token': csrfToken }))[0], 200);
   await page.goto(`${server.url}/jobs`);
-  await page.locator('[data-queue="some"] button:text("Resume")').click();
-  await page.locator('[data-queue="some"] .badge[data-state="paused"]').waitFor({ state: 'detached' });
+  await page.locator('[data-queue="notifications"] button:text("Resume")').click();
+  await page.locator('[data-queue="notifications"] .badge[data-state="paused"]').waitFor({ state: 'detached' });
 
   await page.locator('button:text("Log out")').click();
   await page.locator('#key').waitFor();
