@@ -10,7 +10,7 @@ use solely_core::lease::{Acquired, Holder, LeaseRenewed, LeaseRequest};
 use crate::{Engine, World, seed};
 
 /// Time moves in whole steps, far longer than a case takes, on a disk that is busy too.
-const STEP: Duration = Duration::from_mins(10);
+const STEP: Duration = Duration::from_secs(600);
 
 #[derive(Clone, Debug)]
 enum Op {
