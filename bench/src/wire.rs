@@ -28,10 +28,6 @@ impl Wire {
         .await
     }
 
-    pub(crate) async fn get(&mut self, path: &str) -> Result<(u16, &[u8])> {
-        self.ask(&format!("GET {path} HTTP/1.1\r\nhost: localhost\r\n\r\n")).await
-    }
-
     async fn ask(&mut self, request: &str) -> Result<(u16, &[u8])> {
         self.stream.get_mut().write_all(request.as_bytes()).await?;
         let (mut status, mut length) = (None, 0);

@@ -29,7 +29,7 @@ impl Away {
     }
 
     /// Waits until it is away.
-    async fn until(&self) -> StoreError {
+    pub async fn until(&self) -> StoreError {
         let Some(mut why) = self.0.clone() else { return std::future::pending().await };
         match why.wait_for(Option::is_some).await.ok().and_then(|why| why.clone()) {
             Some(why) => StoreError::Unavailable(why),

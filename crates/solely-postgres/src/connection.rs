@@ -51,6 +51,9 @@ const PLANNING: &str = "-c enable_seqscan=off -c enable_bitmapscan=off -c enable
                         -c enable_mergejoin=off -c enable_material=off -c jit=off \
                         -c plan_cache_mode=force_generic_plan";
 
+/// Whoever has a lock sees what was committed before it had it, whatever the database's default is.
+const ISOLATION: &str = r"-c default_transaction_isolation=read\ committed";
+
 /// A process that is paused or cut off in the middle of a transaction does not keep its locks.
 const ABANDONED: &str = "-c idle_in_transaction_session_timeout=5000 -c tcp_keepalives_idle=15 \
                          -c tcp_keepalives_interval=5 -c tcp_keepalives_count=3 -c tcp_user_timeout=15000";
@@ -68,7 +71,7 @@ impl Connections {
         let given = config.get_options().unwrap_or_default().to_owned();
         let timeout_ms = making.statement_timeout.as_millis();
         config.options(format!(
-            "{given} -c statement_timeout={timeout_ms} -c client_min_messages=warning {ABANDONED} {PLANNING}"
+            "{given} -c statement_timeout={timeout_ms} -c client_min_messages=warning {ISOLATION} {ABANDONED} {PLANNING}"
         ));
         impatient(&mut config);
         let recycling = ManagerConfig { recycling_method: RecyclingMethod::Fast };
@@ -130,6 +133,16 @@ impl Connections {
             outcome = work => Some(outcome),
             _ = away.wait_for(Option::is_some) => None,
             () = tokio::time::sleep(self.patience) => None,
+        }
+    }
+
+    /// The outcome of a wait for something else than the database, for as long as that is not found to be away.
+    pub(crate) async fn unless_away<T>(&self, wait: impl Future<Output = T>) -> Result<T, StoreError> {
+        let away = self.away();
+        tokio::select! {
+            biased;
+            outcome = wait => Ok(outcome),
+            why = away.until() => Err(why),
         }
     }
 

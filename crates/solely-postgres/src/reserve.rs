@@ -48,7 +48,9 @@ impl ReserveStore for PostgresStore {
         if let Some(sold) = self.sell(&batch, &rules).await? {
             return Ok(sold);
         }
-        batch.ahead_over().await;
+        self.work.unless_away(batch.ahead_over()).await?;
+        let life = self.work.life();
+        self.hot.begin(&life);
         let wanted = Wanted::of(&requests);
         let asked = Asked::of(&wanted, &rules);
         let (decided, books): (Vec<Decided>, Books) = transact!(self.work, |tx| async {
@@ -60,7 +62,7 @@ impl ReserveStore for PostgresStore {
         }
         .await)?;
         self.hot.hear(books.now());
-        self.hot.remember(&books);
+        self.hot.remember(&books, &life);
         Ok((decided, books.touched()))
     }
 

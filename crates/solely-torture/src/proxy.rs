@@ -1,5 +1,5 @@
 //! A proxy in front of PostgreSQL that cuts connections: all of them at once, or the one that
-//! commits next, before its COMMIT arrives or between it and its answer. A sale, which is one
+//! commits next, before its COMMIT arrives or between it and its answer, which may also be that the server ends. A sale, which is one
 //! statement and commits by itself, is cut as a COMMIT is.
 
 use std::net::SocketAddr;
@@ -22,7 +22,12 @@ pub enum Cut {
     Before = 1,
     /// The server commits; its answer is lost.
     After = 2,
+    /// The server commits, and says that it ends: as it does if the log was written and what comes behind it has no room.
+    Panic = 3,
 }
+
+/// What a server says that has no room for its log and ends.
+const PANIC: &[u8] = b"E\x00\x00\x00\x41SPANIC\0VPANIC\0C53100\0Mno space left for the write-ahead log\0\0";
 
 /// A proxy, and the switch for its next COMMIT.
 pub struct Proxy {
@@ -100,18 +105,27 @@ async fn pass(client: TcpStream, server: TcpStream, next: Arc<AtomicU8>, mut cut
     cut_all.mark_unchanged();
     let (from_client, to_client) = client.into_split();
     let (from_server, to_server) = server.into_split();
-    let back = tokio::spawn(copy(from_server, to_client));
+    let panics = Arc::new(AtomicBool::new(false));
+    let mut back = tokio::spawn(copy(from_server, to_client, panics.clone()));
     // When one of these ends, both ways are closed and the client has no answer.
     tokio::select! {
-        () = forth(from_client, to_server, &next, &back) => {}
+        () = forth(from_client, to_server, &next, &back, &panics) => {
+            if panics.load(Ordering::SeqCst) {
+                let _ = (&mut back).await;
+            }
+        }
         _ = cut_all.changed() => {}
     }
     back.abort();
 }
 
-async fn copy(mut from: OwnedReadHalf, mut to: OwnedWriteHalf) {
+async fn copy(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, panics: Arc<AtomicBool>) {
     let mut buffer = [0; 8192];
     while let Ok(read @ 1..) = from.read(&mut buffer).await {
+        if panics.load(Ordering::SeqCst) {
+            let _ = to.write_all(PANIC).await;
+            return;
+        }
         if to.write_all(&buffer[..read]).await.is_err() {
             return;
         }
@@ -123,6 +137,7 @@ async fn forth(
     mut to: OwnedWriteHalf,
     next: &AtomicU8,
     back: &tokio::task::JoinHandle<()>,
+    panics: &AtomicBool,
 ) {
     let mut buffer = [0; 8192];
     // How calls begin that sell: they commit by themselves.
@@ -143,7 +158,8 @@ async fn forth(
             // The answer is not passed on, but the server gets what it needs to commit.
             back.abort();
         }
-        if to.write_all(&buffer[..read]).await.is_err() || cut == Cut::After as u8 {
+        panics.store(cut == Cut::Panic as u8, Ordering::SeqCst);
+        if to.write_all(&buffer[..read]).await.is_err() || cut != Cut::Not as u8 {
             let _ = to.flush().await;
             return;
         }

@@ -15,7 +15,7 @@ use solely_core::reserve::{
 };
 use solely_core::{Clock, ReservationId, WaitId};
 use solely_postgres::{Options, PostgresStore};
-use solely_testing::fresh_database;
+use solely_testing::{PostgresServer, fresh_database};
 use tokio_postgres::{Client, NoTls};
 
 const TIMES: HoldTimes = HoldTimes {
@@ -39,7 +39,10 @@ impl Shop {
     }
 
     async fn open_with(rules: impl Fn(Rules) -> Rules, pricing: Option<Pricing>) -> Self {
-        let url = fresh_database();
+        Self::open_on(fresh_database(), rules, pricing).await
+    }
+
+    async fn open_on(url: String, rules: impl Fn(Rules) -> Rules, pricing: Option<Pricing>) -> Self {
         let looks = connect(&url).await;
         let name: String =
             looks.query_one("SELECT current_database()::text", &[]).await.expect("looks").get(0);
@@ -311,6 +314,78 @@ async fn without_a_look_at_the_one_ahead_it_is_sold_although_closed() {
     let [ahead, behind] = sold_behind(&shop, CLOSES).await;
     assert!(matches!(ahead, Verdict::Refused(_)), "{ahead:?}");
     bought(behind);
+}
+
+/// What is told of what is left by a batch that was decided behind another and is sold once that one has been decided by
+/// reading, which sold to fewer than were expected; and what is left.
+async fn left_behind_fewer(shop: &Shop) -> (u32, i32) {
+    // However long it takes, and not before the one ahead is over.
+    shop.with("now_ms >= until_ms", "false").await;
+    let lock = "PERFORM 1 FROM merchants WHERE id = merchant FOR NO KEY UPDATE;\n    now_ms := solely_now(offset_ms);\n    IF now_ms < from_ms OR false THEN\n        RETURN ARRAY[now_ms];\n    END IF;\n    IF behind";
+    shop.with(
+        lock,
+        &format!("IF behind IS NOT NULL THEN PERFORM pg_advisory_xact_lock(7); END IF;\n    {lock}"),
+    )
+    .await;
+    shop.buy("known").await;
+    let (holder, gate) = (shop.merchant_held().await, connect(&shop.url).await);
+    gate.batch_execute("SELECT pg_advisory_lock(7)").await.expect("locks");
+    let asks = |user: &str| Request::new(Operation::Reserve(new(user)));
+    let ahead = Batch::of(vec![asks("ahead"), asks("known")]);
+    let behind = Batch::behind(vec![ahead.ahead()], vec![asks("behind"), asks("behind too")]);
+    let first = async {
+        let (decided, _) = shop.store.decide(ahead, shop.rules.clone()).await.expect("decides");
+        assert_eq!(decided[1].verdict, Verdict::Refused(Refusal::ActiveReservationExists));
+        gate.batch_execute("SELECT pg_advisory_unlock(7)").await.expect("lets go");
+    };
+    let second = shop.store.decide(behind, shop.rules.clone());
+    let changing = async {
+        shop.until_one_waits_for_a_lock().await;
+        holder.batch_execute("COMMIT").await.expect("lets go");
+    };
+    let ((), second, ()) = tokio::join!(first, second, changing);
+    let (_, touched) = second.expect("decides");
+    (touched.items[0].free, shop.left().await)
+}
+
+#[tokio::test]
+async fn what_is_left_is_said_by_the_row() {
+    let shop = Shop::open().await;
+    assert_eq!(left_behind_fewer(&shop).await, (6, 6));
+    shop.buy("next").await;
+    shop.adds_up().await;
+}
+
+#[tokio::test]
+async fn without_the_row_it_would_be_fewer() {
+    let shop = Shop::open().await;
+    shop.with("ARRAY[now_ms, lapsed, left_of, held_of]", "ARRAY[now_ms, lapsed]").await;
+    assert_eq!(left_behind_fewer(&shop).await, (5, 6));
+}
+
+/// Whether it is sold although it was closed by what has the number of what is remembered: the database has lost the last
+/// of what was done, as one may that takes over from another, and has done something else since.
+async fn sold_in_another_life(begins: bool) -> bool {
+    let server = PostgresServer::start();
+    let shop = Shop::open_on(server.url(), |rules| rules, None).await;
+    shop.buy("first").await;
+    let begun = if begins { "SELECT pg_stat_reset_shared('bgwriter');" } else { "" };
+    let others = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+                   WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type = 'client backend'";
+    let change = format!("UPDATE inventory SET closed = true; {begun} {others}");
+    shop.looks.batch_execute(&change).await.expect("changes");
+    shop.now().await;
+    matches!(shop.ask(Operation::Reserve(new("late"))).await, Verdict::Reservation(_))
+}
+
+#[tokio::test]
+async fn nothing_is_remembered_beyond_a_life() {
+    assert!(!sold_in_another_life(true).await);
+}
+
+#[tokio::test]
+async fn in_the_same_life_it_would_be_sold() {
+    assert!(sold_in_another_life(false).await);
 }
 
 /// When a reservation was made, by its row, whose sale waited for the merchant until some instant; and that instant.

@@ -2,7 +2,7 @@
 //!
 //! Of one line two batches may be under way ([`super::combiner`]), and whoever came first is decided first. So each batch
 //! knows those before it that are not over, and an engine does one of two things: it waits until they are *over*, or it waits
-//! until they are *sent* and sends its own where it cannot overtake.
+//! until they are *sent* and sends its own where it cannot overtake. Behind one that is not sent nothing is sealed.
 
 use std::sync::Arc;
 
@@ -27,6 +27,16 @@ impl Ahead {
     /// Whether it is over.
     pub fn is_over(&self) -> bool {
         self.0.has_changed().is_err()
+    }
+
+    /// Whether it is on its way, or over.
+    pub fn is_sent(&self) -> bool {
+        *self.0.borrow() || self.is_over()
+    }
+
+    /// Waits until it is on its way, or over.
+    pub async fn until_sent(&self) {
+        let _ = self.0.clone().wait_for(|sent| *sent).await;
     }
 }
 
@@ -53,8 +63,8 @@ impl Batch {
 
     /// Waits until those before this are on their way, or over.
     pub async fn ahead_sent(&self) {
-        for Ahead(sent) in &self.ahead {
-            let _ = sent.clone().wait_for(|sent| *sent).await;
+        for ahead in &self.ahead {
+            ahead.until_sent().await;
         }
     }
 

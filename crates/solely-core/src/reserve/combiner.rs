@@ -7,7 +7,8 @@
 //! In a crowd the store would rest while one batch is answered and the next is made ready. So there a second drainer takes
 //! the half that waits while the other half is under way: as soon as that many wait as are under way, and not before, or
 //! batches would become ever smaller. Each batch knows those sealed before it, and is not decided before them
-//! ([`super::batch`]): whoever came first has the last box.
+//! ([`super::batch`]): whoever came first has the last box. Nothing is sealed behind a batch that is not sent yet, as it
+//! could only wait, and nobody in it could leave or be refused any more.
 //!
 //! Whoever finds nobody in the line drains it itself, so that who is alone wakes nobody else. When it has its answer, or
 //! leaves, what is left goes on in a task of its own ([`Drains`]): a batch belongs to nobody's connection.
@@ -90,11 +91,14 @@ impl Line {
         calls
     }
 
-    /// Takes the next batch: half of all in a crowd, so that there are two of a size. None if nobody waits, or those who do
-    /// had better wait for the batch that is under way.
-    fn seal(&mut self) -> Option<(Batch, Vec<Caller>)> {
+    /// Takes the next batch: half of all in a crowd, so that there are two of a size.
+    fn seal(&mut self) -> Next {
         if self.under_way > 0 && !self.is_crowded() {
-            return None;
+            return Next::Nobody;
+        }
+        self.ahead.retain(|ahead| !ahead.is_over());
+        if let Some(ahead) = self.ahead.iter().find(|ahead| !ahead.is_sent()) {
+            return Next::Behind(ahead.clone());
         }
         let all = self.waiting.len() + self.under_way;
         let most = if all < 2 * CROWD { all } else { self.under_way.max(all.div_ceil(2)) }.min(BATCH_MAX);
@@ -110,14 +114,23 @@ impl Line {
             }
         }
         if callers.is_empty() {
-            return None;
+            return Next::Nobody;
         }
         self.under_way += callers.len();
-        self.ahead.retain(|ahead| !ahead.is_over());
         let batch = Batch::behind(self.ahead.clone(), requests);
         self.ahead.push(batch.ahead());
-        Some((batch, callers))
+        Next::Batch(batch, callers)
     }
+}
+
+/// What a drainer does next.
+enum Next {
+    /// Runs this.
+    Batch(Batch, Vec<Caller>),
+    /// Waits until that one is sent: it is ahead.
+    Behind(Ahead),
+    /// Leaves: nobody waits, or those who do had better wait for the batch that is under way.
+    Nobody,
 }
 
 /// The lines of one process. Clones share them.
@@ -251,7 +264,15 @@ impl Inner {
         loop {
             // Nothing is sealed before it has its turn: until then whoever waits may give up.
             let turn = self.away.refusing(self.turns.acquire(), |why| self.refuse(&name, &why)).await;
-            let Some((batch, callers)) = self.seal(&name) else { return };
+            let (batch, callers) = match self.seal(&name) {
+                Next::Batch(batch, callers) => (batch, callers),
+                Next::Behind(ahead) => {
+                    drop(turn);
+                    self.away.refusing(ahead.until_sent(), |why| self.refuse(&name, &why)).await;
+                    continue;
+                }
+                Next::Nobody => return,
+            };
             // A batch that panics is its callers' loss, and nobody else's.
             let run = AssertUnwindSafe((self.run)(name.clone(), batch)).catch_unwind();
             let ended = self.away.refusing(run, |why| self.refuse(&name, &why)).await;
@@ -287,24 +308,26 @@ impl Inner {
         }
     }
 
-    /// Takes the next batch of a line. If there is none the drainer has left, and the last one takes the line with it.
-    fn seal(self: &Arc<Self>, name: &Arc<str>) -> Option<(Batch, Vec<Caller>)> {
+    /// Takes the next batch of a line. Where there is none the drainer has left, and the last one takes the line with it.
+    fn seal(self: &Arc<Self>, name: &Arc<str>) -> Next {
         let mut lines = self.lines();
-        let line = lines.get_mut(name)?;
+        let Some(line) = lines.get_mut(name) else { return Next::Nobody };
         let before = line.waiting.len();
-        let sealed = line.seal();
+        let next = line.seal();
         self.waiting.fetch_sub(before - line.waiting.len(), Ordering::Relaxed);
-        if sealed.is_none() {
-            line.drainers -= 1;
-            if line.drainers == 0 {
-                lines.remove(name);
+        match &next {
+            Next::Batch(..) if line.calls_for_help() => {
+                tokio::spawn(self.clone().drain(name.clone()));
             }
-            return None;
+            Next::Batch(..) | Next::Behind(_) => {}
+            Next::Nobody => {
+                line.drainers -= 1;
+                if line.drainers == 0 {
+                    lines.remove(name);
+                }
+            }
         }
-        if line.calls_for_help() {
-            tokio::spawn(self.clone().drain(name.clone()));
-        }
-        sealed
+        next
     }
 }
 
@@ -328,6 +351,7 @@ mod tests {
             let (gate, sender) = (gate.clone(), sender.clone());
             Box::pin(async move {
                 sender.send(batch.requests.len()).expect("is heard");
+                batch.sent();
                 gate.acquire().await.expect("is open").forget();
                 Ok(refused(&batch))
             })
@@ -402,10 +426,13 @@ mod tests {
         let mut crowd = asking(&combiner, 1);
         assert_eq!(told.recv().await, Some(("may be sent", 1)));
         crowd.extend(asking(&combiner, CROWD));
-        while combiner.waiting() > 0 {
+        while combiner.waiting() < CROWD {
             tokio::task::yield_now().await;
         }
-        assert!(told.is_empty(), "the first is not sent");
+        for _ in 0..100 {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!((told.len(), combiner.waiting()), (0, CROWD), "the first is not sent");
         opened.add_permits(1);
         let both = [told.recv().await, told.recv().await];
         assert_eq!(both, [Some(("may be decided", 1)), Some(("may be sent", CROWD))]);
@@ -429,12 +456,58 @@ mod tests {
         let (caller, _answer) = oneshot::channel();
         let stage = Arc::new(AtomicU8::new(WAITS));
         line.waiting.push_back(Waiting { request: request().remove(0), stage, caller });
-        let (third, _) = line.seal().expect("is sealed");
+        first.sent();
+        let Next::Batch(third, _) = line.seal() else { panic!("is sealed") };
         assert_eq!(line.ahead.len(), 2, "those that are not over");
         let mut over = std::pin::pin!(third.ahead_over());
         assert!(futures::poll!(over.as_mut()).is_pending());
         drop(first);
         over.await;
+    }
+
+    /// Whoever stands behind a batch that is not sent can still be refused. Once it is sent the crowd behind it is on its way
+    /// too, and waits to hear what becomes of that.
+    #[tokio::test(start_paused = true)]
+    async fn a_crowd_behind_what_is_not_sent_is_refused_when_the_store_is_found_away() {
+        for is_sent in [false, true] {
+            let (says, hears) = watch::channel(None);
+            let (begun, opened) = (Arc::new(Semaphore::new(0)), Arc::new(Semaphore::new(0)));
+            let (tells, gate) = (begun.clone(), opened.clone());
+            let run = move |_: Arc<str>, batch: Batch| -> Running {
+                let (begun, gate) = (tells.clone(), gate.clone());
+                Box::pin(async move {
+                    if is_sent {
+                        batch.sent();
+                    }
+                    begun.add_permits(1);
+                    gate.acquire().await.expect("is open").forget();
+                    Ok(refused(&batch))
+                })
+            };
+            let combiner = Combiner::new(Box::new(run), Arc::new(Semaphore::new(4)), Away::heard(hears));
+            let first = asking(&combiner, 1);
+            begun.acquire().await.expect("is open").forget();
+            let crowd = asking(&combiner, CROWD);
+            if is_sent {
+                begun.acquire().await.expect("is open").forget();
+            } else {
+                while combiner.waiting() < CROWD {
+                    tokio::task::yield_now().await;
+                }
+            }
+            says.send_replace(Some("gone".to_owned()));
+            let away = Err(NotDecided::Store(StoreError::Unavailable("gone".to_owned())));
+            opened.add_permits(2 * usize::from(is_sent));
+            for one in crowd {
+                let told = one.await.expect("asks");
+                assert_eq!(told == away, !is_sent, "{told:?}");
+            }
+            opened.add_permits(2);
+            for one in first {
+                assert!(one.await.expect("asks").is_ok());
+            }
+            assert_eq!(combiner.waiting(), 0);
+        }
     }
 
     /// In a crowd the half that waits is a batch while the other half is under way, and no batch is a small one because of

@@ -7,7 +7,8 @@ CREATE INDEX reservations_told ON reservations (inventory_id, told_as) WHERE tol
 
 -- As that of thirty-one arguments, which older programs call. What is sold tells of itself if `by_rows`; then there are no
 -- events, and the requests are in the order of the ids. What was decided behind another sale, not known yet, is sold only if
--- that one was: the version is what that one leaves, but may be what someone else made of it.
+-- that one was: the version is what that one leaves, but may be what someone else made of it, and so may what is left, which
+-- is therefore said.
 CREATE FUNCTION solely_sell(
     merchant text, item text, as_version bigint, from_ms bigint, until_ms bigint, wait_ms bigint, offset_ms bigint,
     units integer, price_currency text,
@@ -20,8 +21,10 @@ CREATE FUNCTION solely_sell(
 $$
 #variable_conflict use_column
 DECLARE
-    now_ms bigint;
-    lapsed bigint;
+    now_ms  bigint;
+    lapsed  bigint;
+    left_of integer;
+    held_of integer;
 BEGIN
     PERFORM set_config('lock_timeout', wait_ms::text, true);
     PERFORM 1 FROM merchants WHERE id = merchant FOR NO KEY UPDATE;
@@ -36,9 +39,10 @@ BEGIN
        SET remaining = remaining - units, held = held + units, version = version + 1
      WHERE id = item AND version = as_version
        AND NOT EXISTS (SELECT 1 FROM waitlist WHERE waitlist.merchant_id = merchant AND waitlist.status <= 1)
-    RETURNING (SELECT coalesce(sum(quantity), 0) FROM reservations
+    RETURNING remaining, held,
+              (SELECT coalesce(sum(quantity), 0) FROM reservations
                 WHERE reservations.inventory_id = item AND status <= 1 AND payment = 0 AND expires_at <= now_ms)
-      INTO lapsed;
+      INTO left_of, held_of, lapsed;
     IF NOT FOUND THEN
         RETURN ARRAY[now_ms];
     END IF;
@@ -66,7 +70,7 @@ BEGIN
                made.attributes, now_ms, now_ms
           FROM unnest(job_ids, job_keys, job_attributes) AS made (id, key, attributes);
     END IF;
-    RETURN ARRAY[now_ms, lapsed];
+    RETURN ARRAY[now_ms, lapsed, left_of, held_of];
 END
 $$;
 

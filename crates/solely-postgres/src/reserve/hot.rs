@@ -2,7 +2,9 @@
 //!
 //! A process remembers an inventory as its last batch left it. The next buyers are decided on that before anything is
 //! asked, and written by one function, which takes the merchant's lock, looks at the clock, and does nothing unless the
-//! inventory still has the version that was decided on: the row decides, what is remembered only saves the reading.
+//! inventory still has the version that was decided on: the row decides, what is remembered only saves the reading. Nothing
+//! is remembered beyond a life of the database: one that takes over from another may have missed the last of it, and gives
+//! the same versions to something else.
 //!
 //! ```text
 //!   remembered ─▶ decide: everyone gets a box? ─▶ solely_sell ─▶ sold
@@ -14,7 +16,8 @@
 //! *One behind the other*: once a batch is sent the next one of its line is decided on what that one will leave, and is sent
 //! after it on the same connection, so the database goes from one to the next without a pause. It is sold only if the
 //! reservations of the one before are there, in that version: what someone else made of the inventory instead has the same
-//! number. A batch that cannot be sent behind the one before it waits until that one is over, however it ends: nobody
+//! number. How many are left is then said by the row: the one before may have been decided by reading, in between, and have
+//! sold to fewer. A batch that cannot be sent behind the one before it waits until that one is over, however it ends: nobody
 //! overtakes.
 //!
 //! *The time* of such a batch is the store's, counted on from what it said last, so never ahead of it. What is decided holds
@@ -42,7 +45,7 @@ use solely_core::reserve::{
 };
 use tokio::time::Instant;
 use tokio_postgres::Error;
-use tokio_postgres::error::{DbError, Severity, SqlState};
+use tokio_postgres::error::SqlState;
 use tokio_postgres::types::ToSql;
 use uuid::Uuid;
 
@@ -66,8 +69,15 @@ const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// Inventories as their last batch left them, and what time it is.
 #[derive(Default)]
 pub(crate) struct Hot {
-    items: Mutex<HashMap<String, Remembered>>,
+    items: Mutex<Items>,
     clock: Mutex<Option<Heard>>,
+}
+
+/// What is remembered in one life of the database.
+#[derive(Default)]
+struct Items {
+    life: String,
+    known: HashMap<String, Remembered>,
 }
 
 struct Remembered {
@@ -132,13 +142,25 @@ impl Heard {
 }
 
 impl Hot {
-    fn items(&self) -> MutexGuard<'_, HashMap<String, Remembered>> {
+    fn items(&self) -> MutexGuard<'_, Items> {
         self.items.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Keeps the inventories of a batch that was committed.
-    pub(crate) fn remember(&self, books: &Books) {
+    /// Forgets what it knows of another life of the database than the one that began last.
+    pub(crate) fn begin(&self, life: &str) {
         let mut items = self.items();
+        if items.life != life {
+            *items = Items { life: life.to_owned(), known: HashMap::new() };
+        }
+    }
+
+    /// Keeps the inventories of a batch that was committed in some life of the database.
+    pub(crate) fn remember(&self, books: &Books, life: &str) {
+        let mut items = self.items();
+        if items.life != life {
+            return;
+        }
+        let items = &mut items.known;
         for item in books.items_written() {
             if items.len() >= REMEMBERED_MAX && !items.contains_key(&item.id) {
                 items.clear();
@@ -172,7 +194,7 @@ impl Hot {
     fn recall(&self, item: &str) -> Option<Recalled> {
         let now = (*self.clock())?.now();
         let items = self.items();
-        let found = items.get(item).filter(|found| found.passes == 0)?;
+        let found = items.known.get(item).filter(|found| found.passes == 0)?;
         Some(match &found.ahead {
             Some(ahead) => {
                 Recalled { item: ahead.item.clone(), lapses: None, now, ahead: Some(ahead.clone()) }
@@ -183,7 +205,7 @@ impl Hot {
 
     /// A batch was sent; the next is decided on what it leaves.
     fn sent(&self, ahead: Ahead) {
-        if let Some(found) = self.items().get_mut(&ahead.item.id) {
+        if let Some(found) = self.items().known.get_mut(&ahead.item.id) {
             found.ahead = Some(ahead);
         }
     }
@@ -192,7 +214,7 @@ impl Hot {
     /// follows it.
     fn over(&self, left: &Inventory, shared: &Arc<Shared>, sold: bool) {
         let mut items = self.items();
-        let Some(found) = items.get_mut(&left.id) else { return };
+        let Some(found) = items.known.get_mut(&left.id) else { return };
         let ends = |ahead: &mut Ahead| {
             Arc::ptr_eq(&ahead.shared, shared) && (!sold || ahead.item.version <= left.version)
         };
@@ -201,10 +223,13 @@ impl Hot {
 
     /// It was as it was remembered, and has been sold of, which left this. Whoever extends a hold, which leaves the version as
     /// it is, makes it end later: what was heard stays true.
-    fn sold(&self, left: &Inventory, books: &Books, lapses: Option<Timestamp>) {
+    fn sold(&self, left: &Inventory, books: &Books, lapses: Option<Timestamp>, life: &str) {
         let first = books.new_reservations().iter().map(|made| made.expires_at).min();
         let mut items = self.items();
-        let Some(found) = items.get_mut(&left.id) else { return };
+        if items.life != life {
+            return;
+        }
+        let Some(found) = items.known.get_mut(&left.id) else { return };
         found.in_vain = 0;
         // Whoever was sold to after it may have been told before it.
         if found.item.version < left.version {
@@ -217,7 +242,7 @@ impl Hot {
 
     /// It was not: others sell of it, too.
     fn in_vain(&self, item: &str) {
-        if let Some(found) = self.items().get_mut(item) {
+        if let Some(found) = self.items().known.get_mut(item) {
             found.in_vain = (found.in_vain + 1).min(PASSED_MAX.ilog2());
             found.passes = 1 << found.in_vain;
         }
@@ -230,6 +255,8 @@ struct Sold {
     lapsed: u32,
     /// Before when no other hold ends.
     lapses: Option<Timestamp>,
+    /// What is left, and what is held, if that was said.
+    left: Option<(u32, u32)>,
 }
 
 /// Why something was not sold.
@@ -252,18 +279,12 @@ impl NotSold {
         } else if code.starts_with("25") {
             // It never began: this leads to a standby.
             Self::ReadFirst
-        } else if code.starts_with("08") || ends_connection(error) || is_lost(error) {
+        } else if code.starts_with("08") || is_lost(error) {
             Self::Lost
         } else {
             Self::ReadFirst
         }
     }
-}
-
-/// Whether the server ends the connection with it: what it was doing may be done.
-fn ends_connection(error: &Error) -> bool {
-    let severity = error.as_db_error().and_then(DbError::parsed_severity);
-    matches!(severity, Some(Severity::Fatal | Severity::Panic))
 }
 
 impl PostgresStore {
@@ -277,11 +298,15 @@ impl PostgresStore {
         let Some(item) = one_item(requests).filter(|_| rules.guards == Guards::all()) else {
             return Ok(None);
         };
-        batch.ahead_sent().await;
+        self.work.unless_away(batch.ahead_sent()).await?;
+        let mut life = self.work.life();
+        self.hot.begin(&life);
         let recalled = match self.hot.recall(item) {
             Some(behind) if behind.ahead.is_some() => Some(behind),
             _ => {
-                batch.ahead_over().await;
+                self.work.unless_away(batch.ahead_over()).await?;
+                life = self.work.life();
+                self.hot.begin(&life);
                 self.hot.recall(item)
             }
         };
@@ -309,13 +334,16 @@ impl PostgresStore {
             Some(ahead) => ahead.shared,
             None => Arc::new(Shared { session: self.work.session().await?, open: AtomicUsize::new(0) }),
         };
+        if self.work.life() != life {
+            return Ok(None);
+        }
         let sent = Ahead { item: left.clone(), made, shared: shared.clone() };
         let sold = self.sell_at_once(&sale, sent, batch).await;
         self.hot.over(&left, &shared, sold.is_ok());
         drop(shared);
-        let Sold { lapsed, lapses } = match sold {
+        let Sold { lapsed, lapses, left: said } = match sold {
             Ok(sold) => sold,
-            Err(NotSold::Lost) if self.was_sold(&sale).await? => Sold { lapsed: 0, lapses: None },
+            Err(NotSold::Lost) if self.was_sold(&sale).await? => Sold { lapsed: 0, lapses: None, left: None },
             Err(NotSold::Changed) => {
                 // Where it is behind another, that one knows better why.
                 if behind.is_none() {
@@ -326,10 +354,17 @@ impl PostgresStore {
             Err(NotSold::Lost | NotSold::ReadFirst) => return Ok(None),
             Err(NotSold::Error(error)) => return Err(error),
         };
-        self.hot.sold(&left, &books, lapses);
+        let left = match said {
+            Some((remaining, held)) => Inventory { remaining, held, ..left },
+            None => left,
+        };
+        // What was decided behind another and not said may be wrong: that one may have been decided anew.
+        if said.is_some() || behind.is_none() {
+            self.hot.sold(&left, &books, lapses, &life);
+        }
         let mut touched = books.touched();
-        for left in &mut touched.items {
-            left.free += lapsed;
+        for of in &mut touched.items {
+            of.free = left.free() + lapsed;
         }
         Ok(Some((decided, touched)))
     }
@@ -365,10 +400,19 @@ impl PostgresStore {
                     *self.hot.clock() = None;
                 }
                 self.hot.hear(now);
-                let units = said.get(1).copied().flatten().ok_or(NotSold::Changed)?;
-                let next = said.get(2).copied().flatten().map(Timestamp::from_millis);
-                let lapses = if said.len() > 2 { next } else { sale.lapses };
-                Ok(Sold { lapsed: u32::try_from(units).unwrap_or(0), lapses })
+                let count = |units: i64| u32::try_from(units).unwrap_or(0);
+                match said[..] {
+                    [_, Some(over)] => Ok(Sold { lapsed: count(over), lapses: sale.lapses, left: None }),
+                    [_, Some(over), ends] => {
+                        let lapses = ends.map(Timestamp::from_millis);
+                        Ok(Sold { lapsed: count(over), lapses, left: None })
+                    }
+                    [_, Some(over), Some(left), Some(held)] => {
+                        let left = Some((count(left), count(held)));
+                        Ok(Sold { lapsed: count(over), lapses: sale.lapses, left })
+                    }
+                    _ => Err(NotSold::Changed),
+                }
             }
             Some(Err(error)) => {
                 let not_sold = NotSold::of(&error);

@@ -43,6 +43,22 @@ async fn a_commit_whose_answer_is_lost_is_read_back() {
     assert!(read_back > 0, "some of them were committed");
 }
 
+/// A server that ends while it commits has committed or not, whatever it says of why it ends.
+#[tokio::test]
+async fn a_commit_that_the_server_ends_at_is_read_back() {
+    let url = fresh_database();
+    let proxy = Proxy::before(&url).await.expect("listens");
+    let store = PostgresStore::open(&proxy.url, &Options::default()).await.expect("opens");
+    for n in 0..5 {
+        let job = NewJob::new("queue", n.to_string());
+        let id = job.id;
+        proxy.cut(Cut::Panic);
+        assert_eq!(store.enqueue(vec![job]).await, Ok(vec![Enqueued::Created]), "{n}: is committed");
+        assert!(!proxy.will_cut(), "{n}: was cut");
+        assert!(store.job(id).await.expect("reads").is_some());
+    }
+}
+
 /// A COMMIT that never arrived has not happened, and is answered as such.
 #[tokio::test]
 async fn a_commit_that_never_arrived_has_not_happened() {
@@ -130,7 +146,7 @@ async fn a_reservation_whose_commit_is_cut_is_one_with_its_key() {
                 ReservationFilter { user_id: Some(user.clone()), limit: 9, ..ReservationFilter::default() };
             store.reservations(filter).await.expect("reads")
         };
-        proxy.cut(if n % 2 == 0 { Cut::After } else { Cut::Before });
+        proxy.cut([Cut::After, Cut::Before, Cut::Panic][n % 3]);
         let first = ask().await;
         assert!(!proxy.will_cut(), "{n}: was cut");
         match &first {

@@ -11,10 +11,13 @@ use solely_core::event::{EventStore as _, NewEvent};
 use solely_core::job::{Enqueued, JobState, NewJob};
 use solely_core::metrics::Metrics;
 use solely_core::queue::{Jobs, QueueStore as _};
+use solely_core::reserve::{
+    Batch, HoldTimes, NewReservation, Operation, Request, ReserveStore as _, Rules, pickup_code,
+};
 use solely_core::store::Retention;
 use solely_core::upkeep::Upkeep;
 use solely_core::worker::{Delivery, Done, Failure, Handler, QueueSpec, Worker};
-use solely_core::{JobId, ProcessId, Store as _, StoreError};
+use solely_core::{JobId, ProcessId, ReservationId, Store as _, StoreError};
 use solely_postgres::{Options, PostgresStore};
 use solely_testing::PostgresServer;
 use solely_torture::proxy::Proxy;
@@ -180,6 +183,33 @@ async fn postgres_restarted_under_load_loses_and_doubles_nothing() {
         longest_outage = longest_outage.max(outage.elapsed());
     }
     load.end(longest_outage).await;
+}
+
+/// Whoever stands behind a batch that waits to hear of its COMMIT is refused while the server is away.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_is_behind_another_is_refused_while_postgres_is_away() {
+    let mut server = PostgresServer::start();
+    let store = PostgresStore::open(&server.url(), &Options::default()).await.expect("opens");
+    let ahead = Batch::of(Vec::new());
+    let ask = |operation| Batch::behind(vec![ahead.ahead()], vec![Request::new(operation)]);
+    let new = NewReservation {
+        id: ReservationId::new(),
+        pickup_code: pickup_code(),
+        user_id: "user".to_owned(),
+        inventory_id: "box".to_owned(),
+        ttl: None,
+        quantity: 1,
+        max_price: None,
+    };
+    let minutes = Duration::from_mins;
+    let times = HoldTimes { usual: minutes(20), least: minutes(15), most: minutes(30), offer: minutes(10) };
+    server.crash();
+    assert!(store.health().await.is_err());
+    for operation in [Operation::Reserve(new), Operation::Cancel(ReservationId::new())] {
+        let deciding = store.decide(ask(operation), Arc::new(Rules::new(times)));
+        let told = tokio::time::timeout(Duration::from_secs(5), deciding).await.expect("is told at once");
+        assert!(matches!(told, Err(StoreError::Unavailable(_))), "{told:?}");
+    }
 }
 
 /// The server dies, and its standby, which has all that was acknowledged, takes its place at its address. As long as the
