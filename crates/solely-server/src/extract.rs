@@ -40,6 +40,10 @@ pub(crate) fn parse<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T, ApiErr
     if text.trim_ascii_start().first() == Some(&b'[') {
         return Err(ApiError::invalid("the body is a JSON object, not an array"));
     }
+    // Where the path is followed each name is copied; only what is wrong is read a second time for it.
+    if let Ok(value) = serde_json::from_slice(text) {
+        return Ok(value);
+    }
     let mut json = serde_json::Deserializer::from_slice(text);
     let value = serde_path_to_error::deserialize(&mut json).map_err(|error| {
         let path = error.path().to_string();

@@ -7,7 +7,7 @@
 use std::borrow::Cow;
 use std::fmt;
 
-use serde::de::{DeserializeSeed, Error as _, MapAccess, Visitor};
+use serde::de::{DeserializeSeed, Error as _, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 
@@ -58,23 +58,7 @@ struct DisplayName<'a> {
     text: Cow<'a, str>,
 }
 
-impl<'a> ResultObject<'a> {
-    /// Reads one. What is wrong with it is said with its field.
-    pub fn read(text: &'a RawValue, shape: Shape) -> Result<Self, String> {
-        let mut json = serde_json::Deserializer::from_str(text.get());
-        let result = Of(shape).deserialize(&mut json).map_err(|error| {
-            let error = error.to_string();
-            error.split(" at line ").next().unwrap_or(&error).to_owned()
-        })?;
-        let [id, name, address] = shape.names();
-        check(id, &result.place_id, limits::KEY_BYTES_MAX)?;
-        check(name, &result.name, limits::NAME_BYTES_MAX)?;
-        if let Some(text) = &result.address {
-            check(address, text, limits::NAME_BYTES_MAX)?;
-        }
-        Ok(result)
-    }
-
+impl ResultObject<'_> {
     /// The place to be looked up.
     pub fn place(&self) -> PlaceRef<'_> {
         PlaceRef { place_id: &self.place_id, name: &self.name, address: self.address.as_deref() }
@@ -146,14 +130,25 @@ fn is_pending(state: &RawValue) -> bool {
     serde_json::from_str(state.get()).is_ok_and(|Status { status }| status == "PENDING")
 }
 
-fn check(field: &str, text: &str, most: usize) -> Result<(), String> {
+fn check<E: serde::de::Error>(field: &str, text: &str, most: usize) -> Result<(), E> {
     if text.is_empty() || text.len() > most {
-        return Err(format!("`{field}` has 1 to {most} bytes"));
+        return Err(E::custom(format!("`{field}` has 1 to {most} bytes")));
     }
-    if text.chars().any(char::is_control) {
-        return Err(format!("`{field}` has no control characters"));
+    // Those beyond ASCII are two bytes, of which the first is this.
+    let may_be_control = |byte: u8| byte.is_ascii_control() || byte == 0xc2;
+    if text.bytes().any(may_be_control) && text.chars().any(char::is_control) {
+        return Err(E::custom(format!("`{field}` has no control characters")));
     }
     Ok(())
+}
+
+/// The text of a string; none if it is something else.
+fn text_of(value: &RawValue) -> Option<Cow<'_, str>> {
+    let inner = value.get().strip_prefix('"')?.strip_suffix('"')?;
+    if inner.as_bytes().contains(&b'\\') {
+        return serde_json::from_str::<Text<'_>>(value.get()).ok().map(|Text(text)| text);
+    }
+    Some(Cow::Borrowed(inner))
 }
 
 fn separate(into: &mut String, first: &mut bool) {
@@ -191,6 +186,49 @@ pub fn write_state(into: &mut String, state: &State, whole: bool) {
     into.push('}');
 }
 
+/// Reads results, if there are any, each in one pass and with what is wrong said where it is.
+pub fn results<'a, D: Deserializer<'a>>(from: D) -> Result<Option<Vec<ResultObject<'a>>>, D::Error> {
+    from.deserialize_option(List { shape: Shape::Result, field: "results" })
+}
+
+/// The same of places in the shape of Google Places (New).
+pub fn google_places<'a, D: Deserializer<'a>>(from: D) -> Result<Option<Vec<ResultObject<'a>>>, D::Error> {
+    from.deserialize_option(List { shape: Shape::GooglePlace, field: "places" })
+}
+
+struct List {
+    shape: Shape,
+    field: &'static str,
+}
+
+impl<'a> Visitor<'a> for List {
+    type Value = Option<Vec<ResultObject<'a>>>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a sequence")
+    }
+
+    fn visit_none<E>(self) -> Result<Self::Value, E> {
+        Ok(None)
+    }
+
+    fn visit_some<D: Deserializer<'a>>(self, from: D) -> Result<Self::Value, D::Error> {
+        from.deserialize_seq(self)
+    }
+
+    fn visit_seq<A: SeqAccess<'a>>(self, mut list: A) -> Result<Self::Value, A::Error> {
+        let mut results = Vec::with_capacity(32);
+        while let Some(result) = list.next_element_seed(Of(self.shape))? {
+            if results.len() >= limits::RESULTS_MAX {
+                let (field, most) = (self.field, limits::RESULTS_MAX);
+                return Err(A::Error::custom(format!("`{field}` has at most {most} items")));
+            }
+            results.push(result);
+        }
+        Ok(Some(results))
+    }
+}
+
 struct Of(Shape);
 
 impl<'a> DeserializeSeed<'a> for Of {
@@ -216,20 +254,18 @@ impl<'a> Visitor<'a> for Of {
         while let Some(Text(field)) = map.next_key::<Text<'a>>()? {
             let value: &'a RawValue = map.next_value()?;
             let wrong = |what: &str| A::Error::custom(format!("`{field}` is {what}"));
-            let text =
-                |value: &'a RawValue| serde_json::from_str::<Text<'a>>(value.get()).map(|Text(text)| text);
+            let text = |value: &'a RawValue| text_of(value).ok_or_else(|| wrong("a string"));
             if field == id_field {
-                id = Some(text(value).map_err(|_| wrong("a string"))?);
+                id = Some(text(value)?);
             } else if field == name_field && self.0 == Shape::GooglePlace {
                 let name_of: DisplayName<'a> =
                     serde_json::from_str(value.get()).map_err(|_| wrong("an object with a `text`"))?;
                 name = Some(name_of.text);
             } else if field == name_field {
-                name = Some(text(value).map_err(|_| wrong("a string"))?);
+                name = Some(text(value)?);
             } else if field == address_field {
                 if value.get() != "null" {
-                    let given = text(value).map_err(|_| wrong("a string"))?;
-                    address = Some(given).filter(|given| !given.is_empty());
+                    address = Some(text(value)?).filter(|given| !given.is_empty());
                 }
             } else if field == "providers" {
                 has_providers = value.get() != "null";
@@ -258,15 +294,14 @@ impl<'a> Visitor<'a> for Of {
             fields.extend(mapped);
         }
         let missing = |field| A::Error::custom(format!("missing field `{field}`"));
-        Ok(ResultObject {
-            place_id: id.ok_or_else(|| missing(id_field))?,
-            name: name.ok_or_else(|| missing(name_field))?,
-            address,
-            fields,
-            providers,
-            has_providers,
-            wolt,
-        })
+        let place_id = id.ok_or_else(|| missing(id_field))?;
+        let name = name.ok_or_else(|| missing(name_field))?;
+        check(id_field, &place_id, limits::KEY_BYTES_MAX)?;
+        check(name_field, &name, limits::NAME_BYTES_MAX)?;
+        if let Some(text) = &address {
+            check(address_field, text, limits::NAME_BYTES_MAX)?;
+        }
+        Ok(ResultObject { place_id, name, address, fields, providers, has_providers, wolt })
     }
 }
 
@@ -308,10 +343,15 @@ mod tests {
     use super::*;
     use crate::clock::Timestamp;
 
+    fn read(text: &str, shape: Shape) -> Result<ResultObject<'_>, String> {
+        let result = Of(shape).deserialize(&mut serde_json::Deserializer::from_str(text));
+        result.map_err(|error| error.to_string().split(" at line ").next().unwrap_or_default().to_owned())
+    }
+
     fn written(text: &Value, shape: Shape, states: &[(&str, &State)]) -> Result<Value, String> {
-        let raw = serde_json::value::to_raw_value(text).expect("JSON");
+        let text = text.to_string();
         let mut out = String::new();
-        ResultObject::read(&raw, shape)?.write(&mut out, states, &[], true);
+        read(&text, shape)?.write(&mut out, states, &[], true);
         Ok(serde_json::from_str(&out).expect("JSON"))
     }
 
@@ -349,9 +389,9 @@ mod tests {
             "placeId": "a", "name": "b", "wolt": {"status": "PENDING", "url": null},
             "providers": {"wolt": {"status": "PENDING", "url": null}, "yelp": {"status": "PENDING", "url": null}},
         });
-        let raw = serde_json::value::to_raw_value(&text).expect("JSON");
+        let text = text.to_string();
         let mut out = String::new();
-        ResultObject::read(&raw, Shape::Result).expect("reads").write(&mut out, &[], &["wolt"], true);
+        read(&text, Shape::Result).expect("reads").write(&mut out, &[], &["wolt"], true);
         let yelp = json!({"yelp": {"status": "PENDING", "url": null}});
         let got: Value = serde_json::from_str(&out).expect("JSON");
         assert_eq!(got, json!({"placeId": "a", "name": "b", "providers": yelp}));
@@ -359,16 +399,10 @@ mod tests {
 
     #[test]
     fn numbers_keep_their_text() {
-        let raw = RawValue::from_string(
-            r#"{"placeId":"a","name":"b","n":1.10,"big":12345678901234567890123}"#.into(),
-        );
-        let raw = raw.expect("JSON");
+        let text = r#"{"placeId":"a","name":"b","n":1.10,"big":12345678901234567890123}"#;
         let mut out = String::new();
-        ResultObject::read(&raw, Shape::Result).expect("reads").write(&mut out, &[], &[], true);
-        assert_eq!(
-            out, r#"{"placeId":"a","name":"b","n":1.10,"big":12345678901234567890123}"#,
-            "nothing asked, nothing added"
-        );
+        read(text, Shape::Result).expect("reads").write(&mut out, &[], &[], true);
+        assert_eq!(out, text, "nothing asked, nothing added");
     }
 
     #[test]
@@ -390,9 +424,8 @@ mod tests {
             r#"{"name":"places/ChIJ","id":"ChIJ","displayName":{"text":"Pizza"},"formattedAddress":""}"#,
             r#"{"id":"ChIJ","displayName":{"text":"Pizza"},"name":"places/ChIJ"}"#,
         ] {
-            let raw: &RawValue = serde_json::from_str(text).expect("JSON");
             let mut out = String::new();
-            ResultObject::read(raw, Shape::GooglePlace).expect("reads").write(&mut out, &[], &[], true);
+            read(text, Shape::GooglePlace).expect("reads").write(&mut out, &[], &[], true);
             assert_eq!(out.matches("\"name\"").count(), 1, "{out}");
             assert!(out.contains(r#""name":"Pizza""#), "{out}");
         }
@@ -405,6 +438,7 @@ mod tests {
             (json!({"placeId": 7, "name": "a"}), Shape::Result, "`placeId` is a string"),
             (json!({"placeId": "", "name": "a"}), Shape::Result, "`placeId` has 1 to 512 bytes"),
             (json!({"placeId": "a\u{7}", "name": "a"}), Shape::Result, "`placeId` has no control characters"),
+            (json!({"placeId": "a", "name": "a\u{85}"}), Shape::Result, "`name` has no control characters"),
             (
                 json!({"placeId": "a", "name": "a", "providers": []}),
                 Shape::Result,
@@ -419,7 +453,13 @@ mod tests {
         ] {
             assert_eq!(written(&text, shape, &[]).expect_err("is wrong"), said, "{text}");
         }
-        let list = serde_json::value::to_raw_value(&json!([1])).expect("JSON");
-        assert!(ResultObject::read(&list, Shape::Result).expect_err("is wrong").contains("an object"));
+        assert!(read("[1]", Shape::Result).expect_err("is wrong").contains("an object"));
+    }
+
+    #[test]
+    fn text_is_read_whatever_is_in_it() {
+        let text = r#"{"placeId":"a\u00e9\\","name":"caf\u00e9 \"x\" ©","address":null}"#;
+        let got = read(text, Shape::Result).expect("reads");
+        assert_eq!((&*got.place_id, &*got.name, &got.address), ("aé\\", "café \"x\" ©", &None));
     }
 }

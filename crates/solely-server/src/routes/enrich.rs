@@ -10,9 +10,8 @@ use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
 use serde::{Deserialize, Serialize};
-use serde_json::value::RawValue;
 use solely_core::enrich::finder::Place;
-use solely_core::enrich::place::{ResultObject, Shape, write_state};
+use solely_core::enrich::place::{self, ResultObject, write_state};
 use solely_core::enrich::{self, AskError, Looked, PlaceRef, Provider, Wanted};
 use solely_core::json::write_text;
 use solely_core::limits;
@@ -32,10 +31,10 @@ struct Ask<'a> {
     city_text: Option<Cow<'a, str>>,
     #[serde(default)]
     providers: Option<Vec<String>>,
-    #[serde(default, borrow)]
-    results: Option<Vec<&'a RawValue>>,
-    #[serde(default, borrow)]
-    places: Option<Vec<&'a RawValue>>,
+    #[serde(default, borrow, deserialize_with = "place::results")]
+    results: Option<Vec<ResultObject<'a>>>,
+    #[serde(default, borrow, deserialize_with = "place::google_places")]
+    places: Option<Vec<ResultObject<'a>>>,
 }
 
 /// The same, for the description.
@@ -102,15 +101,14 @@ pub(crate) async fn ask(
     if let Some(id) = request_id {
         check_key("requestId", id)?;
     }
-    let (listed, shape, field) = match (&body.results, &body.places) {
-        (Some(results), None) => (results, Shape::Result, "results"),
-        (None, Some(places)) => (places, Shape::GooglePlace, "places"),
+    let results = match (&body.results, &body.places) {
+        (Some(results), None) => results,
+        (None, Some(places)) => places,
         (None, None) => return Err(ApiError::invalid("missing field `results`")),
         (Some(_), Some(_)) => return Err(ApiError::invalid("there is either `results` or `places`")),
     };
-    let results = read(listed, shape, field)?;
     let providers = providers(&app, body.providers.as_deref())?;
-    let (places, which) = each_once(&results);
+    let (places, which) = each_once(results);
     if places.len() * providers.len() > limits::STATES_MAX {
         let most = limits::STATES_MAX;
         return Err(ApiError::invalid(format!("there are at most {most} places times providers")));
@@ -154,16 +152,6 @@ fn check_text(field: &str, text: Option<&str>) -> Result<(), ApiError> {
         Some(text) if !text.is_empty() => check_key(field, text),
         _ => Ok(()),
     }
-}
-
-fn read<'a>(listed: &[&'a RawValue], shape: Shape, field: &str) -> Result<Vec<ResultObject<'a>>, ApiError> {
-    if listed.len() > limits::RESULTS_MAX {
-        return Err(ApiError::invalid(format!("`{field}` has at most {} items", limits::RESULTS_MAX)));
-    }
-    let read = |(nth, text): (usize, &&'a RawValue)| {
-        ResultObject::read(text, shape).map_err(|what| ApiError::invalid(format!("`{field}[{nth}]`: {what}")))
-    };
-    listed.iter().enumerate().map(read).collect()
 }
 
 /// The providers that are asked for, each once: all there are, if none is named.
