@@ -134,11 +134,12 @@ impl FromRequestParts<App> for Asker {
 /// What serde says, with the field in front and the column left out.
 fn sentence(path: &str, what: &str) -> String {
     let what = what.split(" at line ").next().unwrap_or(what);
-    match path {
+    // What ends before a name is read is said of what it is in.
+    match path.trim_end_matches(".?") {
         "." | "?" => what.to_owned(),
         // Serde names the field itself where it is missing or unknown.
-        _ if what.contains(&format!("`{path}`")) => what.to_owned(),
-        _ => format!("`{path}`: {what}"),
+        path if what.contains(&format!("`{path}`")) => what.to_owned(),
+        path => format!("`{path}`: {what}"),
     }
 }
 
@@ -152,4 +153,25 @@ pub(crate) fn check_key(field: &str, text: &str) -> Result<(), ApiError> {
         return Err(ApiError::invalid(format!("`{field}` has no control characters")));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_wrong_is_said_where_it_is() {
+        for (path, what, said) in [
+            (".", "expected value at line 1 column 1", "expected value"),
+            ("results", "missing field `results` at line 1 column 2", "missing field `results`"),
+            ("results[1]", "missing field `name`", "`results[1]`: missing field `name`"),
+            (
+                "results[0].?",
+                "EOF while parsing an object at line 1 column 9",
+                "`results[0]`: EOF while parsing an object",
+            ),
+        ] {
+            assert_eq!(sentence(path, what), said);
+        }
+    }
 }
