@@ -1,6 +1,6 @@
 //! A proxy in front of PostgreSQL that cuts connections: all of them at once, or the one that
-//! commits next, before its COMMIT arrives or between it and its answer, which may also be that the server ends. A sale, which is one
-//! statement and commits by itself, is cut as a COMMIT is.
+//! commits next, before its COMMIT arrives or between it and its answer, which may also be that
+//! the server ends. A sale, which is one statement and commits by itself, is cut as a COMMIT is.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
